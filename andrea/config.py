@@ -1,0 +1,114 @@
+"""One run, fully described: the rooms' configurations together, overrides, and the canonical form."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from andrea.data.config import DataConfig
+from andrea.errors import UserError
+from andrea.model.config import ModelConfig
+from andrea.schema import Frozen
+from andrea.training.config import TrainConfig
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+class RunConfig(Frozen):
+    """Everything that a training needs to know, learning rate and seed included."""
+
+    model: ModelConfig = ModelConfig()
+    """The architecture."""
+    data: DataConfig = DataConfig()
+    """The text and the tokens that are judged."""
+    train: TrainConfig = TrainConfig()
+    """The training."""
+    seed: int = Field(default=1, ge=0)
+    """Replicate: sets the seeds of initial weights, batches and dropout together."""
+
+
+def parse_value(text: str) -> Any:
+    """The value of an override: JSON first, then YAML, so that `1e-3` is a number and `null` is nothing."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """`["model.mlp_ratio=4"]` as `{"model.mlp_ratio": 4}`.
+
+    Raises:
+        UserError: an override without `=` or without a name; all such faults are listed.
+    """
+    parsed: dict[str, Any] = {}
+    faults = []
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        if not equals or not path.strip():
+            faults.append(f"{override!r} is not of the form section.field=value")
+            continue
+        parsed[path.strip()] = parse_value(value.strip())
+    if faults:
+        raise UserError("--set: " + "; ".join(faults))
+    return parsed
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay nested or dotted settings over each other; later layers win, key by key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            head, dot, rest = key.partition(".")
+            if dot:
+                value = {rest: value}
+            if isinstance(value, Mapping):
+                below = merged.get(head)
+                merged[head] = merge(below if isinstance(below, Mapping) else {}, value)
+            else:
+                merged[head] = value
+    return merged
+
+
+def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -> ConfigT:
+    """Validate settings.
+
+    Raises:
+        UserError: one message with every fault, each with its dotted path and, for an unknown key, the nearest known one.
+    """
+    try:
+        return schema.model_validate(settings)
+    except ValidationError as error:
+        raise UserError((f"{where}: " if where else "") + "; ".join(faults(schema, error))) from error
+
+
+def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """Every fault of a pydantic error in the user's words: `model.d_modle: unknown; did you mean d_model?`."""
+    lines = []
+    for fault in error.errors():
+        path = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            known = _fields_at(schema, fault["loc"][:-1])
+            close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+            message = "unknown" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}")
+        elif not fault["type"].startswith("value_error"):
+            message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
+        lines.append(f"{path}: {message}" if path else message)
+    return lines
+
+
+def _fields_at(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        field = schema.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        schema = field.annotation
+    return list(schema.model_fields)

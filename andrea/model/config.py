@@ -1,0 +1,133 @@
+"""What a model is made of: fields, names of variants, presets. Torch-free, so that `andrea list` stays quick.
+
+Adding a variant is one class (`build`, `count`, `flops`) in this room and one line in `VARIANTS`.
+"""
+
+import difflib
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from andrea.schema import Frozen
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "norm_placement": {
+        "pre": "andrea.model.placements:PreNorm",
+        "post": "andrea.model.placements:PostNorm",
+    },
+    "norm": {
+        "layernorm": "andrea.model.norms:LayerNorm",
+    },
+    "activation": {
+        "gelu_tanh": "andrea.model.mlps:GeluTanh",
+        "gelu": "andrea.model.mlps:Gelu",
+        "relu": "andrea.model.mlps:Relu",
+        "swiglu": "andrea.model.mlps:SwiGLU",
+    },
+    "init": {
+        "gpt2": "andrea.model.inits:GPT2",
+    },
+}
+"""Axis, name of the variant, `module:Class`."""
+
+
+def register(axis: str, name: str, target: str) -> None:
+    """Make a user's own variant known on an axis.
+
+    Raises:
+        ValueError: the axis does not exist, or the name on it stands for another class already.
+    """
+    if axis not in VARIANTS:
+        raise ValueError(f"no axis {axis!r}; there are {', '.join(VARIANTS)}")
+    if VARIANTS[axis].get(name, target) != target:
+        raise ValueError(f"{axis} already has a variant {name!r}")
+    VARIANTS[axis][name] = target
+
+
+def ratio(value: Any) -> Any:
+    """`8/3` in YAML or on the command line is the number 8/3."""
+    if isinstance(value, str) and "/" in value:
+        try:
+            return float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError) as error:
+            raise ValueError(f"not a ratio: {value!r}; write 4, 2.5 or 8/3") from error
+    return value
+
+
+class ModelConfig(Frozen):
+    """A decoder-only transformer of the GPT-2 family."""
+
+    vocab_size: int | None = Field(default=None, gt=0)
+    """Number of tokens that the embedding knows; empty means the tokenizer's."""
+    context: int = Field(default=64, gt=0)
+    """Positions the model sees at once, T."""
+    d_model: int = Field(default=48, gt=0)
+    """Width of the residual stream, d."""
+    n_layer: int = Field(default=6, gt=0)
+    """Number of blocks, L."""
+    n_head: int = Field(default=4, gt=0)
+    """Attention heads; they divide the width."""
+    mlp_ratio: Annotated[float, BeforeValidator(ratio)] = Field(default=4.0, gt=0)
+    """Hidden width of the MLP over d_model, rounded to the nearest whole number; `8/3` may be written so."""
+    norm_placement: str = "pre"
+    """Where the normalization stands: `pre` (GPT-2) or `post` (the 2017 transformer, OpenAI-GPT)."""
+    norm: str = "layernorm"
+    """Kind of normalization."""
+    norm_affine: bool = True
+    """Whether norms carry a learned gain (and, with `bias`, a learned bias)."""
+    norm_eps: float = Field(default=1e-5, gt=0)
+    """Added to the variance under the root."""
+    activation: str = "gelu_tanh"
+    """Nonlinearity of the MLP; `swiglu` is gated and has three matrices."""
+    tied: bool = True
+    """Whether the output head is the token embedding."""
+    bias: bool = True
+    """Whether linear maps and norms carry biases."""
+    final_norm: bool | None = None
+    """Normalization before the head; empty means what the placement asks for (pre: yes, post: no)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on embeddings and on both branches of each block."""
+    init: str = "gpt2"
+    """Scale rule of the initial weights."""
+    init_std: float = Field(default=0.02, gt=0)
+    """Standard deviation that the rule starts from."""
+
+    @field_validator("norm_placement", "norm", "activation", "init")
+    @classmethod
+    def _known_variant(cls, value: str, info: Any) -> str:
+        names = VARIANTS[info.field_name]
+        if value not in names:
+            close = difflib.get_close_matches(value, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
+            raise ValueError(f"unknown {info.field_name} {value!r}{hint}")
+        return value
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.d_model % self.n_head:
+            raise ValueError(
+                f"n_head {self.n_head} does not divide d_model {self.d_model}: choose a width that is a multiple of the heads"
+            )
+        return self
+
+    @property
+    def mlp_dim(self) -> int:
+        """Hidden width of the MLP, at least 1."""
+        return max(1, round(self.d_model * self.mlp_ratio))
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm stands before the head, resolved."""
+        return self.norm_placement != "post" if self.final_norm is None else self.final_norm
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"context": 64, "d_model": 48, "n_layer": 6, "n_head": 4},
+    "andrea-12m": {"context": 1024, "d_model": 384, "n_layer": 6, "n_head": 12, "vocab_size": 4353},
+    "andrea-120m": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 8449},
+    "andrea-480m": {"context": 1024, "d_model": 1536, "n_layer": 16, "n_head": 24, "vocab_size": 8449},
+    "gpt2": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+}
+"""Named settings of `model`; everything not named is the field's default."""

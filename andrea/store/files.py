@@ -1,0 +1,84 @@
+"""Files that survive a kill: atomic replacement, appended lines, locks."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace `path` in one step: a reader sees the old content or the new, never a part."""
+    data = content.encode() if isinstance(content, str) else content
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON atomically. NaN is refused."""
+    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in a file, or None where there is no file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON-lines file; a torn last line (a kill in the middle of a write) is dropped."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines() if line.strip()]
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Append one record in one flushed write, after cutting off a torn last line."""
+    with path.open("ab+") as file:
+        end = cut_torn_line(path)
+        file.seek(end)
+        file.write((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def cut_torn_line(path: Path) -> int:
+    """Truncate a file of lines at its last newline; returns the size in bytes that is left."""
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = size
+        while start > 0:
+            step = min(4096, start)
+            file.seek(start - step)
+            newline = file.read(step).rfind(b"\n")
+            if newline >= 0:
+                start = start - step + newline + 1
+                break
+            start -= step
+        if start != size:
+            file.truncate(start)
+        return start
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, which the kernel frees when this process ends, however it ends.
+
+    Raises:
+        BlockingIOError: `wait` is false and another process holds it.
+    """
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
