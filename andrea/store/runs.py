@@ -1,8 +1,8 @@
 """The run store: one folder per run, claimed by a lease, finished by one rename.
 
-    runs/ab/<run_id>/        a finished run: config.json env.json metrics.jsonl result.json checkpoint log.txt
-    runs/ab/<run_id>.<n>/    its n-th attempt, unfinished
-    runs/ab/<run_id>.lease   who is at it
+runs/ab/<run_id>/        a finished run: config.json env.json metrics.jsonl result.json checkpoint log.txt
+runs/ab/<run_id>.<n>/    its n-th attempt, unfinished
+runs/ab/<run_id>.lease   who is at it
 """
 
 import json

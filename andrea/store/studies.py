@@ -1,13 +1,13 @@
 """Study folders: what was asked, what was planned, what came out.
 
-    studies/<name>-<digest>/
-      study.json      kind, name, digest, created
-      protocol.yaml   the protocol as asked; its digest names the study
-      resolved.json   what `auto` became, arms in full, data fingerprint; reread on a resume
-      runs.jsonl      one line per run that belongs to the study
-      choices.json    the learning rate of every arm, and how it was found
-      verdict.json    projection of the verdicts
-      optuna.journal  projection of the trials
+studies/<name>-<digest>/
+  study.json      kind, name, digest, created
+  protocol.yaml   the protocol as asked; its digest names the study
+  resolved.json   what `auto` became, arms in full, data fingerprint; reread on a resume
+  runs.jsonl      one line per run that belongs to the study
+  choices.json    the learning rate of every arm, and how it was found
+  verdict.json    projection of the verdicts
+  optuna.journal  projection of the trials
 """
 
 import contextlib

@@ -1,0 +1,173 @@
+"""The run store: what a kill, a second process or a newer version may find there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from andrea.errors import UserError
+from andrea.store.digest import canonical_json, digest
+from andrea.store.files import append_line, cut_torn_line, locked, read_json, read_lines, write_atomic
+from andrea.store.runs import FORMAT, RunBusy, RunStore
+
+RUN = "ab" + "0" * 62
+CONFIG = {"config": {"seed": 1}}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "runs")
+
+
+def test_a_run_is_an_attempt_until_one_rename_makes_it_done(runs: RunStore) -> None:
+    with runs.claim(RUN) as claim:
+        attempt = claim.attempt(CONFIG, {})
+        assert attempt.name == f"{RUN}.1" and runs.result(RUN) is None
+        claim.finish(attempt, {"loss": 2.5})
+    assert runs.result(RUN) == {"loss": 2.5}
+    assert runs.attempts(RUN) == [] and runs.current(RUN) == runs.folder(RUN)
+    assert runs.config(RUN) == CONFIG and runs.lease(RUN) is None
+
+
+def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs: RunStore) -> None:
+    with runs.claim(RUN) as claim:
+        first = claim.attempt(CONFIG, {})
+        (first / "checkpoint").write_bytes(b"weights")
+        append_line(first / "metrics.jsonl", {"step": 1})
+    with runs.claim(RUN) as claim:
+        second = claim.attempt(CONFIG, {})
+    assert second.name == f"{RUN}.2" and (second / "checkpoint").read_bytes() == b"weights"
+    assert runs.metrics(RUN) == [{"step": 1}] and runs.attempts(RUN) == [second]
+
+
+def test_s34_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
+    with runs.claim(RUN) as claim:
+        claim.fail(claim.attempt(CONFIG, {}), "out of memory", "log")
+    assert runs.result(RUN) is None
+    assert runs.failure(RUN) == {"reason": "out of memory", "log": "log"}
+    with runs.claim(RUN) as claim:
+        claim.finish(claim.attempt(CONFIG, {}), {"loss": 1.0})
+    assert runs.failure(RUN) is None and runs.result(RUN) == {"loss": 1.0}
+
+
+def test_a_kill_between_the_result_and_the_rename_loses_nothing(runs: RunStore) -> None:
+    with runs.claim(RUN) as claim:
+        attempt = claim.attempt(CONFIG, {})
+        (attempt / "result.json").write_text('{"loss": 3.0}')
+    with runs.claim(RUN):
+        pass
+    assert runs.result(RUN) == {"loss": 3.0}
+
+
+def test_s23_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
+    with runs.claim(RUN), pytest.raises(RunBusy, match=str(os.getpid())):
+        runs.claim(RUN)
+
+
+def test_s27_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from andrea.store.runs import RunStore\n"
+        f"RunStore(Path(sys.argv[1])).claim('{RUN}'); print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(runs.root)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    lease = runs.lease(RUN)
+    assert lease is not None and lease["pid"] == holder.pid
+    with pytest.raises(RunBusy):
+        runs.claim(RUN)
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert runs.lease(RUN) is None
+    runs.claim(RUN).release()
+
+
+def test_a_reused_pid_is_not_taken_for_its_predecessor(runs: RunStore) -> None:
+    claim = runs.claim(RUN)
+    lease = runs.folder(RUN).with_name(f"{RUN}.lease")
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "started": "1"}))
+    assert runs.lease(RUN) is None
+    claim.release()
+
+
+def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunStore) -> None:
+    claim = runs.claim(RUN)
+    lease = runs.folder(RUN).with_name(f"{RUN}.lease")
+    lease.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"}))
+    assert runs.lease(RUN) is not None
+    os.utime(lease, (0, 0))
+    assert runs.lease(RUN) is None
+    claim.release()
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    RunStore(root)
+    (root / "store.json").write_text(json.dumps({"format": FORMAT + 1}))
+    with pytest.raises(UserError, match="newer andrea"):
+        RunStore(root)
+    assert read_json(root / "store.json") == {"format": FORMAT + 1}
+
+
+@pytest.mark.parametrize("root", ["file", "file/below", "/proc/andrea-runs"])
+def test_a_runs_folder_that_cannot_be_is_one_line(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be used as a runs folder"):
+        RunStore(tmp_path / root)
+
+
+def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs", create=False)
+    assert not (tmp_path / "runs").exists()
+
+
+@given(st.binary(max_size=40).filter(lambda tail: b"\n" not in tail))
+def test_a_torn_last_line_is_dropped_and_then_overwritten(
+    tmp_path_factory: pytest.TempPathFactory, tail: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    append_line(path, {"step": 1})
+    with path.open("ab") as file:
+        file.write(tail)
+    assert read_lines(path) == [{"step": 1}]
+    append_line(path, {"step": 2})
+    assert read_lines(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_torn_line_longer_than_a_block_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"{}\n" + b"x" * 10_000)
+    assert cut_torn_line(path) == 3 and path.read_bytes() == b"{}\n"
+    path.write_bytes(b"x" * 10_000)
+    assert cut_torn_line(path) == 0
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_content_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_atomic(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "\ud800")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_is_free_again_when_its_holder_is_done(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
+        pass
+    with locked(tmp_path / "lock", wait=False):
+        pass
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)))
+def test_the_digest_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
+    assert digest(value) == digest(dict(reversed(value.items())))
+    assert json.loads(canonical_json(value)) == value
+
+
+def test_nan_has_no_digest() -> None:
+    with pytest.raises(ValueError):
+        digest({"loss": float("nan")})
