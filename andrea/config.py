@@ -81,7 +81,7 @@ def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -
     """Validate settings.
 
     Raises:
-        UserError: one message with every fault, each with its dotted path and, for an unknown key, the nearest known one.
+        UserError: one message with every fault, each with its dotted path and, for an unknown key, the nearest one.
     """
     try:
         return schema.model_validate(settings)
