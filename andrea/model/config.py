@@ -1,15 +1,17 @@
 """What a model is made of: fields, names of variants, presets. Torch-free, so that `andrea list` stays quick.
 
-Adding a variant is one class (`build`, `count`, `flops`) in this room and one line in `VARIANTS`.
+Adding a variant is one class (see `andrea.model.variants`) and one line in `VARIANTS`.
 """
 
 import difflib
+import importlib
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from andrea.errors import UserError
 from andrea.schema import Frozen
 
 VARIANTS: dict[str, dict[str, str]] = {
@@ -37,13 +39,38 @@ def register(axis: str, name: str, target: str) -> None:
     """Make a user's own variant known on an axis.
 
     Raises:
-        ValueError: the axis does not exist, or the name on it stands for another class already.
+        ValueError: the axis does not exist, the target is not `module:Class`, or the name on the axis stands for
+            another class already.
     """
     if axis not in VARIANTS:
         raise ValueError(f"no axis {axis!r}; there are {', '.join(VARIANTS)}")
+    if not all(part.strip() for part in target.split(":")) or target.count(":") != 1:
+        raise ValueError(f"{axis} {name!r}: {target!r} is not of the form module:Class")
     if VARIANTS[axis].get(name, target) != target:
         raise ValueError(f"{axis} already has a variant {name!r}")
     VARIANTS[axis][name] = target
+
+
+def variant(axis: str, name: str) -> Any:
+    """The class behind a name on an axis; importing it loads no torch.
+
+    Raises:
+        UserError: the name is unknown, or its class cannot be imported (a user's own file, most likely).
+    """
+    if name not in VARIANTS[axis]:
+        raise UserError(unknown(axis, name))
+    module, _, attribute = VARIANTS[axis][name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model.{axis} {name!r}: cannot load {VARIANTS[axis][name]}: {error}") from error
+
+
+def unknown(axis: str, name: str) -> str:
+    """What to say about a name that an axis does not have."""
+    close = difflib.get_close_matches(name, VARIANTS[axis], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VARIANTS[axis])}"
+    return f"unknown {axis} {name!r}; {hint}"
 
 
 def ratio(value: Any) -> Any:
@@ -88,7 +115,7 @@ class ModelConfig(Frozen):
     final_norm: bool | None = None
     """Normalization before the head; empty means what the placement asks for (pre: yes, post: no)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout on embeddings and on both branches of each block."""
+    """Dropout where GPT-2 has it: on embeddings, attention weights and both branches of each block."""
     init: str = "gpt2"
     """Scale rule of the initial weights."""
     init_std: float = Field(default=0.02, gt=0)
@@ -97,18 +124,16 @@ class ModelConfig(Frozen):
     @field_validator("norm_placement", "norm", "activation", "init")
     @classmethod
     def _known_variant(cls, value: str, info: Any) -> str:
-        names = VARIANTS[info.field_name]
-        if value not in names:
-            close = difflib.get_close_matches(value, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
-            raise ValueError(f"unknown {info.field_name} {value!r}{hint}")
+        if value not in VARIANTS[info.field_name]:
+            raise ValueError(unknown(info.field_name, value))
         return value
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.d_model % self.n_head:
             raise ValueError(
-                f"n_head {self.n_head} does not divide d_model {self.d_model}: choose a width that is a multiple of the heads"
+                f"n_head {self.n_head} does not divide d_model {self.d_model}: "
+                "choose a width that is a multiple of the heads"
             )
         return self
 
@@ -120,7 +145,9 @@ class ModelConfig(Frozen):
     @property
     def has_final_norm(self) -> bool:
         """Whether a norm stands before the head, resolved."""
-        return self.norm_placement != "post" if self.final_norm is None else self.final_norm
+        if self.final_norm is not None:
+            return self.final_norm
+        return bool(getattr(variant("norm_placement", self.norm_placement), "final_norm", True))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -129,5 +156,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "andrea-120m": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 8449},
     "andrea-480m": {"context": 1024, "d_model": 1536, "n_layer": 16, "n_head": 24, "vocab_size": 8449},
     "gpt2": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+    "gpt2-medium": {"context": 1024, "d_model": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 50257},
+    "gpt2-large": {"context": 1024, "d_model": 1280, "n_layer": 36, "n_head": 20, "vocab_size": 50257},
+    "gpt2-xl": {"context": 1024, "d_model": 1600, "n_layer": 48, "n_head": 25, "vocab_size": 50257},
 }
 """Named settings of `model`; everything not named is the field's default."""

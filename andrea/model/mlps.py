@@ -1,0 +1,86 @@
+"""The MLP sublayer: two matrices and a nonlinearity, or three when it is gated. Torch-free at import."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from andrea.model.config import ModelConfig
+from andrea.model.variants import Shapes, Variant, linear
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Mlp(Variant):
+    """`down(f(up(x)))`, gated: `down(f(gate(x)) * up(x))`. A variant says f, and whether it is gated."""
+
+    gated = False
+    """Whether a third matrix `gate` carries the nonlinearity."""
+    kept = 2
+    """Tensors of the hidden width that the backward pass needs (input and output of f; a gate doubles them)."""
+
+    @classmethod
+    @abstractmethod
+    def activation(cls) -> "nn.Module":
+        """The elementwise function f."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers import MLP, GatedMLP
+
+        return (GatedMLP if cls.gated else MLP)(cfg, cls.activation())
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        up = linear("up", cfg.mlp_dim, cfg.d_model, cfg.bias)
+        gate = linear("gate", cfg.mlp_dim, cfg.d_model, cfg.bias) if cls.gated else {}
+        return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, cfg.bias)
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Its input and what lies inside."""
+        return float(cfg.d_model + cls.kept * cfg.mlp_dim)
+
+
+class GeluTanh(Mlp):
+    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))): GPT-2's, called gelu_new elsewhere."""
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.GELU(approximate="tanh")
+
+
+class Gelu(Mlp):
+    """x·Φ(x) (Hendrycks & Gimpel 2016), by the error function."""
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.GELU()
+
+
+class Relu(Mlp):
+    """max(0, x); its output tells the backward pass all, so one tensor is kept."""
+
+    kept = 1
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.ReLU()
+
+
+class SwiGLU(Mlp):
+    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+
+    gated = True
+    kept = 4
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.SiLU()

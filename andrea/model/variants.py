@@ -1,0 +1,75 @@
+"""What every variant answers: how to build it, how many parameters it has, what it costs. Torch-free.
+
+A variant of one's own is a subclass that says `shapes` and `build`, or any class with `build`, `count` and `flops`,
+made known with one line in `andrea.model.config.VARIANTS`, or by `register` from a user's own file:
+
+    class SquaredRelu(Mlp):                      # andrea.model.mlps.Mlp has the matrices already
+        @classmethod
+        def activation(cls) -> "nn.Module":
+            from mine_layers import SquaredRelu  # torch is imported here, not at the top
+            return SquaredRelu()
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from andrea.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Variant(ABC):
+    """One part of the model, described without torch. Never instantiated."""
+
+    numerics = 1
+    """Version of the numbers it computes: raise it when the same weights and tokens give other bits."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        """The module; torch is imported inside."""
+
+    @classmethod
+    @abstractmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        """Shape of every parameter under its name inside the module."""
+
+    @classmethod
+    def count(cls, cfg: ModelConfig) -> int:
+        """Parameters of one such part."""
+        return sum(math.prod(shape) for shape in cls.shapes(cfg).values())
+
+    @classmethod
+    def flops(cls, cfg: ModelConfig) -> float:
+        """Forward FLOPs per token of one such part: matrix products only, two per weight of a matrix."""
+        return float(sum(matmul_flops(shape) for shape in cls.shapes(cfg).values()))
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Elements per token that autograd keeps for the backward pass: here, the output of every matrix."""
+        return float(sum(shape[0] for shape in cls.shapes(cfg).values() if len(shape) == 2))
+
+
+def shapes(part: Any, cfg: ModelConfig) -> Shapes:
+    """Shapes of a part; none for a user's class that says only how many parameters it has."""
+    return dict(part.shapes(cfg)) if hasattr(part, "shapes") else {}
+
+
+def activations(part: Any, cfg: ModelConfig) -> float:
+    """Elements per token that a part keeps; a user's class that does not say is taken to keep its input."""
+    return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
+
+
+def matmul_flops(shape: tuple[int, ...]) -> int:
+    """FLOPs per token of a matrix [out, in]; a vector takes part in no product."""
+    return 2 * math.prod(shape) if len(shape) == 2 else 0
+
+
+def linear(name: str, fan_out: int, fan_in: int, bias: bool) -> Shapes:
+    """Shapes of a linear map as torch names them."""
+    shapes: Shapes = {f"{name}.weight": (fan_out, fan_in)}
+    return shapes | {f"{name}.bias": (fan_out,)} if bias else shapes

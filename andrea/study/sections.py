@@ -1,0 +1,141 @@
+"""What ablations and sweeps have in common: a question, a preset, and sections of settings for their runs."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NoReturn, Self
+
+from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema, field_validator
+
+from andrea.config import RunConfig, build, merge
+from andrea.config import faults as faults_of
+from andrea.data.config import DataConfig
+from andrea.errors import UserError
+from andrea.model.config import PRESETS, ModelConfig
+from andrea.schema import Frozen
+from andrea.study.yamlspec import Where, dotted
+from andrea.training.config import TrainConfig
+
+Model = Annotated[dict[str, Any], WithJsonSchema(ModelConfig.model_json_schema())]
+Data = Annotated[dict[str, Any], WithJsonSchema(DataConfig.model_json_schema())]
+Train = Annotated[dict[str, Any], WithJsonSchema(TrainConfig.model_json_schema())]
+
+SEED = "the protocol chooses the seeds, the same for all"
+PART = "tuning is judged on the tune part and verdicts on the verdict part; that is not for a study to choose"
+
+
+class Sections(Frozen):
+    """Settings of runs in layers: a preset, the sections of the file, what the command line lays over them."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {"seed": SEED, "data.eval_part": PART}
+    """Dotted settings that neither sections nor the command line may set, and why."""
+
+    question: str = Field(min_length=1)
+    """What is asked, in a sentence."""
+    preset: str | None = None
+    """Named model that the `model` section starts from; `andrea list presets`. Empty means the fields' defaults."""
+    model: Model = Field(default_factory=dict)
+    """Settings of the model in all runs."""
+    data: Data = Field(default_factory=dict)
+    """The text, its tokenizer, and the tokens that are judged."""
+    train: Train = Field(default_factory=dict)
+    """Settings of the training in all runs."""
+
+    _path: Path | None = PrivateAttr(default=None)
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, value: str | None) -> str | None:
+        if value is not None and value not in PRESETS:
+            close = difflib.get_close_matches(value, PRESETS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(PRESETS)}"
+            raise ValueError(f"unknown preset {value!r}; {hint}")
+        return value
+
+    @property
+    def path(self) -> Path | None:
+        """The file this was read from, if it was."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self._path.stem if self._path else ""
+
+    def at(self, path: Path) -> Self:
+        """This, as read from `path`."""
+        copy = self.model_copy()
+        copy._path = path.absolute()
+        return copy
+
+    def settings(self) -> dict[str, Any]:
+        """The sections over the preset, nested."""
+        return merge(
+            {"model": PRESETS[self.preset] if self.preset else {}},
+            {"model": self.model, "data": self.data, "train": self.train},
+        )
+
+    def override(self, overrides: Mapping[str, Any], preset: str | None = None) -> Self:
+        """This with settings of the command line laid over it; a preset from there goes over the `model` section.
+
+        Args:
+            overrides: dotted (or nested) settings of the sections of the file, as in `{"model.n_layer": 2}`.
+
+        Raises:
+            UserError: all faults of the overrides together.
+        """
+        asked = dotted(overrides)
+        wrong = [f"{key}: {why}" for key in asked if (why := self._why_not(key))]
+        if wrong:
+            raise UserError("--set " + "; ".join(wrong))
+        own = self.model_dump()
+        if preset is not None:
+            own["preset"] = preset
+            own["model"] = {key: value for key, value in own["model"].items() if key not in PRESETS.get(preset, {})}
+        sections = merge({name: own[name] for name in self._sections()}, asked)
+        changed = build(type(self), own | sections, where="--set" if asked else "--preset")
+        changed._path = self._path
+        wrong = list(dict.fromkeys(message for *_, message in changed.config_faults()))
+        if wrong:
+            raise UserError(("--set " if asked else "--preset ") + "; ".join(wrong))
+        return changed
+
+    def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
+        """Faults of the runs' configurations: the arm or value in the file, the setting, what about it."""
+        raise NotImplementedError
+
+    def section_faults(self) -> Iterator[tuple[str, str]]:
+        """Settings of the sections that are refused, dotted, and why."""
+        for key in dotted({"model": self.model, "data": self.data, "train": self.train}):
+            if key in self.REFUSED:
+                yield key, f"{key}: {self.REFUSED[key]}"
+
+    def _why_not(self, key: str) -> str | None:
+        """Why the command line may not set this."""
+        head = key.partition(".")[0]
+        sections = [name for name, field in type(self).model_fields.items() if name in self._sections()]
+        if key in self.REFUSED:
+            return self.REFUSED[key]
+        if head not in sections or "." not in key:
+            close = difflib.get_close_matches(head, sections, n=1)
+            return "unknown" + (f"; did you mean {close[0]}.…?" if close else f"; there are {', '.join(sections)}")
+        return None
+
+    def _sections(self) -> tuple[str, ...]:
+        return ("model", "data", "train")
+
+
+def run_faults(settings: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
+    """Faults of a run's settings: where (in RunConfig) and what."""
+    try:
+        RunConfig.model_validate(settings)
+    except ValidationError as error:
+        for detail, message in zip(error.errors(), faults_of(RunConfig, error), strict=True):
+            yield detail["loc"], message
+
+
+def unknown(kind: str, name: str, known: Mapping[str, Any]) -> NoReturn:
+    """Say that there is no such thing, and what comes close."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    raise UserError(f"no {kind} {name!r}; {hint}")

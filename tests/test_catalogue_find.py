@@ -1,0 +1,175 @@
+"""The catalogue: names in the working folder first, then the shipped ones; everything that is shipped is valid."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import andrea
+from andrea import catalogue
+from andrea.catalogue import entries, find, load_user_variants, names, title
+from andrea.errors import UserError
+from andrea.model import config as model_config
+from andrea.model.accounting import total
+from andrea.study.ablation import load_ablation
+from andrea.study.sweep import load_sweep
+
+SHIPPED = Path(andrea.__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ablations").mkdir()
+    return tmp_path
+
+
+def test_shipped_ablations_are_found_from_any_folder(elsewhere: Path) -> None:
+    assert {"norm-placement", "norm-placement-deep", "activation", "mlp-ratio"} <= set(names("ablations"))
+    assert {"lr", "lr-wd", "lr-warmup"} <= set(names("sweeps"))
+    assert find("ablations", "activation") == SHIPPED / "ablations" / "activation.yaml"
+
+
+def test_in_a_checkout_shipped_things_are_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SHIPPED)
+    assert {entry.origin for entry in entries("ablations")} == {"shipped"}
+
+
+def test_the_working_folder_comes_first_and_hiding_a_shipped_name_is_said(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "ablations" / "mine.yaml").write_text("question: Mine?\n")
+    (elsewhere / "ablations" / "activation.yaml").write_text("question: Ours?\n")
+    assert find("ablations", "mine") == elsewhere / "ablations" / "mine.yaml"
+    assert capsys.readouterr().err == ""
+    assert find("ablations", "activation") == elsewhere / "ablations" / "activation.yaml"
+    assert "hides the shipped activation" in capsys.readouterr().err
+    found = {entry.name: entry for entry in entries("ablations")}
+    assert (found["mine"].origin, found["mine"].shadows, found["mine"].title) == ("here", False, "Mine?")
+    assert found["activation"].shadows and found["norm-placement"].origin == "shipped"
+
+
+def test_a_path_is_a_path(elsewhere: Path) -> None:
+    (elsewhere / "x.yaml").write_text("question: x\n")
+    assert find("ablations", "x.yaml") == Path("x.yaml")
+    assert find("ablations", str(elsewhere / "x.yaml")) == elsewhere / "x.yaml"
+    with pytest.raises(UserError, match=r"no file .*y\.yaml; did you mean x\.yaml\?"):
+        find("ablations", "y.yaml")
+    with pytest.raises(UserError, match="is a folder"):
+        find("ablations", f"{elsewhere}/ablations")
+
+
+def test_an_unknown_name_is_met_with_the_closest(elsewhere: Path) -> None:
+    with pytest.raises(UserError, match=r"no ablation 'norm-placment'.*did you mean 'norm-placement'"):
+        find("ablations", "norm-placment")
+    with pytest.raises(UserError, match=r"no sweep 'zzz'.*there are lr, lr-warmup, lr-wd"):
+        find("sweeps", "zzz")
+
+
+def test_a_wheel_holds_its_content_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "site" / "andrea"
+    (package / "content" / "sweeps").mkdir(parents=True)
+    (package / "content" / "sweeps" / "own.yaml").write_text("question: q\n")
+    monkeypatch.setattr(andrea, "__file__", str(package / "__init__.py"))
+    assert names("sweeps") == ["own"]
+
+
+def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("question: >-\n  Two\n  lines?\nnonsense: 1\n")
+    (tmp_path / "b.yaml").write_text("question: [")
+    (tmp_path / "c.py").write_text('"""What it makes.\n\nMore."""\n')
+    assert [title(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.py", "d.yaml")] == [
+        "Two lines?",
+        "",
+        "What it makes.",
+        "",
+    ]
+
+
+def test_the_catalogue_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from andrea.catalogue import entries; from andrea.study.ablation import load_ablation; "
+        "[load_ablation(e.path) for e in entries('ablations')]; "
+        "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("path", sorted((SHIPPED / "ablations").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
+    ablation = load_ablation(path)
+    assert ablation.claim and ablation.why and ablation.question.endswith("?")
+    counts = {}
+    for arm in ablation.arms:
+        model = ablation.arm_config(arm).model
+        counts[arm] = total(model.model_copy(update={"vocab_size": 256}))
+    base = counts[ablation.baseline]
+    if ablation.match.on == "params":
+        assert all(abs(count - base) / base <= ablation.match.tolerance for count in counts.values()), counts
+    config = ablation.arm_config(ablation.baseline)
+    assert config.data.eval_tokens == 32_768 and config.train.warmup == config.train.final_lr == 0.1
+    steps = config.train.tokens / config.train.batch_size / config.model.context
+    assert steps == (300 if path.stem == "norm-placement-deep" else 400)
+
+
+@pytest.mark.parametrize("path", sorted((SHIPPED / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_sweeps_are_whole(path: Path) -> None:
+    sweep = load_sweep(path)
+    assert sweep.question.endswith("?") and "train.lr" in sweep.space
+    assert sweep.config({key: d.checked(key)[0] for key, d in sweep.space.items()}).train.tokens == 204_800
+
+
+VARIANT = """\
+from andrea.model.config import register
+
+class Mine:
+    pass
+
+register("activation", "{name}", f"{{__name__}}:Mine")
+"""
+
+
+@pytest.fixture
+def axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_config, "VARIANTS", {axis: dict(known) for axis, known in model_config.VARIANTS.items()})
+
+
+def test_variants_beside_a_yaml_are_known_from_then_on(tmp_path: Path, axes: None) -> None:
+    script = tmp_path / "my-own.py"
+    script.write_text(VARIANT.format(name="mine_1"))
+    (tmp_path / "my-own.yaml").write_text(
+        "question: q?\nhypothesis: h\nfactor: activation\nbaseline: a\nprotocol: {m: 1}\n"
+        "arms:\n  a: {model.activation: gelu}\n  b: {model.activation: mine_1}\n"
+    )
+    assert load_ablation(tmp_path / "my-own.yaml").arm_config("b").model.activation == "mine_1"
+    loaded = load_user_variants(tmp_path / "my-own.yaml")
+    assert loaded is not None and loaded.path == script and len(loaded.digest) == 64
+    assert load_user_variants(script) == loaded
+    assert model_config.VARIANTS["activation"]["mine_1"] == "andrea_user_my_own:Mine"
+    assert sys.modules["andrea_user_my_own"].Mine is not None
+    script.write_text(VARIANT.format(name="mine_1") + "# changed\n")
+    again = load_user_variants(tmp_path / "my-own.yaml")
+    assert again is not None and again.digest != loaded.digest
+
+
+def test_no_file_beside_a_yaml_is_no_variants(tmp_path: Path) -> None:
+    assert load_user_variants(tmp_path / "plain.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "what"),
+    [
+        ("x = 1\nx = (\n", 2, "SyntaxError"),
+        ("\n\nraise RuntimeError('boom')\n", 3, "RuntimeError: boom"),
+        (VARIANT.format(name="relu"), 6, "already has a variant"),
+    ],
+)
+def test_a_broken_file_of_variants_is_named_with_its_line(
+    tmp_path: Path, axes: None, source: str, line: int, what: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    with pytest.raises(UserError, match=rf"broken\.py:{line}: .*{what}"):
+        load_user_variants(tmp_path / "broken.yaml")
+    assert catalogue.MODULE + "broken" not in sys.modules

@@ -1,0 +1,222 @@
+"""Parameters, FLOPs and memory: published numbers, and agreement with what is really built."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from andrea.errors import UserError
+from andrea.model import accounting
+from andrea.model.config import PRESETS, VARIANTS, ModelConfig
+from andrea.model.describe import compare, describe
+from andrea.model.gpt import GPT, build_model
+
+BARE = {"tied": False, "bias": False, "norm_affine": False}
+SHAKESPEARE_CHAR = {"d_model": 384, "n_layer": 6, "n_head": 6, "context": 256, "vocab_size": 65, "bias": False}
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    return ModelConfig(**{**PRESETS[name], **changes})
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        (preset("andrea-120m"), 92_331_264),
+        (preset("andrea-120m", **BARE), 98_698_752),
+        (preset("andrea-12m", vocab_size=2305, **BARE), 12_780_288),
+        (preset("gpt2"), 124_439_808),
+        (preset("gpt2-medium"), 354_823_168),
+        (preset("gpt2-large"), 774_030_080),
+        (preset("gpt2-xl"), 1_557_611_200),
+        (ModelConfig(**SHAKESPEARE_CHAR), 10_745_088),
+    ],
+    ids=["andrea-120m", "its card", "12m card", "gpt2", "medium", "large", "xl", "shakespeare-char"],
+)
+def test_the_published_parameter_counts_hold(cfg: ModelConfig, expected: int) -> None:
+    assert accounting.total(cfg) == expected
+    with torch.device("meta"):
+        assert sum(p.numel() for p in GPT(cfg).parameters()) == expected
+
+
+def test_the_parts_of_the_published_models_hold() -> None:
+    andrea, gpt2 = accounting.parameters(preset("andrea-120m")), accounting.parameters(preset("gpt2"))
+    final_norm = 2 * 768
+    assert andrea["attention"] + andrea["mlp"] + andrea["norms"] - final_norm == 85_054_464
+    assert sum(gpt2.values()) - gpt2["position_embedding"] == 123_653_376
+    assert (gpt2["attention"] + gpt2["mlp"] + gpt2["norms"] - final_norm) / 12 == 7_087_872
+    assert accounting.parameters(preset("andrea-120m", bias=False))["mlp"] == 12 * 4_718_592
+    assert preset("andrea-12m").mlp_dim == 1536
+    assert preset("andrea-480m").mlp_dim == 6144
+
+
+def test_gpt2_has_fifty_matrices_to_decay_and_ninety_eight_vectors_not_to() -> None:
+    with torch.device("meta"):
+        parameters = list(GPT(preset("gpt2")).parameters())
+    matrices, vectors = ([p.numel() for p in parameters if (p.dim() >= 2) is wide] for wide in (True, False))
+    assert (len(matrices), sum(matrices)) == (50, 124_318_464)
+    assert (len(vectors), sum(vectors)) == (98, 121_344)
+
+
+@pytest.mark.parametrize("d_model", [384, 768])
+def test_s20_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(d_model: int) -> None:
+    shape = {"vocab_size": 8449, "d_model": d_model, "n_head": 12, "bias": False}
+    swiglu = ModelConfig(**shape, activation="swiglu", mlp_ratio="8/3")
+    gelu = ModelConfig(**shape, activation="gelu_tanh", mlp_ratio=4)
+    assert accounting.parameters(swiglu) == accounting.parameters(gelu)
+    assert accounting.flops_per_token(swiglu) == accounting.flops_per_token(gelu)
+
+
+def test_s12_arms_that_differ_in_parameters_say_so() -> None:
+    gelu, swiglu = compare({"gelu": preset("gpt2"), "swiglu": preset("gpt2", activation="swiglu")})
+    assert gelu["difference"] == 0
+    assert swiglu["difference"] == pytest.approx(100 * 12 * (768 * 3072 + 3072) / 124_439_808)
+
+
+def test_s7_a_name_that_carries_a_size_is_held_against_the_count() -> None:
+    (note,) = describe(preset("andrea-120m"), preset="andrea-120m")["notes"]
+    assert "92,331,264" in note and "twice gives 98,820,096, which still falls short" in note
+    (note,) = describe(preset("andrea-480m"), preset="andrea-480m")["notes"]
+    assert "467,857,920" in note and "twice gives 480,835,584, which is what the name rests on" in note
+    (note,) = describe(preset("gpt2", tied=False), preset="gpt2-124m")["notes"]
+    assert "163,037,184 parameters, 31.5 % more" in note
+    (note,) = describe(preset("gpt2"), preset="gpt2-124m")["notes"]
+    assert note.endswith("as its name says")
+    assert describe(preset("gpt2"), preset="gpt2")["notes"] == []
+
+
+configs = st.builds(
+    lambda d_head, n_head, **rest: ModelConfig(d_model=d_head * n_head, n_head=n_head, **rest),
+    d_head=st.integers(1, 5),
+    n_head=st.integers(1, 4),
+    vocab_size=st.integers(1, 40),
+    context=st.integers(1, 12),
+    n_layer=st.integers(1, 3),
+    mlp_ratio=st.floats(0.01, 9),
+    norm_placement=st.sampled_from(list(VARIANTS["norm_placement"])),
+    norm_affine=st.booleans(),
+    activation=st.sampled_from(list(VARIANTS["activation"])),
+    tied=st.booleans(),
+    bias=st.booleans(),
+    final_norm=st.sampled_from([None, True, False]),
+)
+
+
+def group(name: str) -> str:
+    """The group of a parameter, told by its name alone."""
+    part = name.split(".")[0]
+    if part != "blocks":
+        return "norms" if part == "final_norm" else part
+    inside = name.split(".")[2]
+    return "norms" if inside.startswith("norm") else {"attn": "attention", "mlp": "mlp"}[inside]
+
+
+@settings(max_examples=60, deadline=None)
+@given(configs)
+def test_counts_by_group_and_shapes_are_those_of_the_built_model(cfg: ModelConfig) -> None:
+    with torch.device("meta"):
+        named = dict(GPT(cfg).named_parameters())
+    built = Counter(dict.fromkeys(accounting.parameters(cfg), 0))
+    for name, parameter in named.items():
+        built[group(name)] += parameter.numel()
+    assert accounting.parameters(cfg) == built
+
+    described = [(row["name"], row["shape"]) for row in describe(cfg)["rows"] if row["depth"] == 2 and row["shape"]]
+    first_block = [(n.removeprefix("blocks.0."), tuple(p.shape)) for n, p in named.items() if "blocks.0." in n]
+    assert sorted(described) == sorted((n.removeprefix("attn.").removeprefix("mlp."), s) for n, s in first_block)
+
+
+@settings(max_examples=30, deadline=None)
+@given(configs)
+def test_the_rows_of_the_tree_add_up(cfg: ModelConfig) -> None:
+    described = describe(cfg, batch_size=3)
+    for quantity, whole in (("parameters", described["total"]), ("flops", described["flops_per_token"]["forward"])):
+        depths = [[row[quantity] for row in described["rows"] if row["depth"] == depth] for depth in (0, 1, 2)]
+        blocks = next(row[quantity] for row in described["rows"] if row["name"] == "blocks")
+        assert sum(depths[0]) == pytest.approx(whole)
+        assert sum(depths[1]) == pytest.approx(blocks)
+        assert sum(depths[2]) == pytest.approx(blocks)
+    assert described["memory"]["total"] == sum(accounting.memory(cfg, 3).values())
+
+
+@settings(max_examples=15, deadline=None)
+@given(configs, st.integers(1, 3))
+def test_s17_flops_agree_with_torchs_counter_but_for_the_causal_half(cfg: ModelConfig, B: int) -> None:
+    """torch's counter sees attention as T × T products; only (T + 1) / 2 of the T positions are attended to."""
+    model, T = build_model(cfg), cfg.context
+    tokens = torch.randint(cfg.vocab_size, (B, T))  # type: ignore[arg-type]
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loss = model(tokens, tokens).sum()
+        forward = counter.get_total_flops()
+        loss.backward()
+        backward = counter.get_total_flops() - forward
+    uncounted = cfg.n_layer * 4 * cfg.d_model * (T - (T + 1) / 2)
+    flops = accounting.flops_per_token(cfg)
+    assert flops.forward == pytest.approx(forward / (B * T) - uncounted)
+    assert flops.backward == pytest.approx(backward / (B * T) - 2 * uncounted)
+
+
+def test_flops_without_the_causal_mask_are_the_860_million_of_the_usual_formula() -> None:
+    cfg = preset("gpt2")
+    masked = 3 * cfg.n_layer * 4 * cfg.d_model * (cfg.context - (cfg.context + 1) / 2)
+    assert (accounting.flops_per_token(cfg).total + masked) / 1e6 == pytest.approx(860, rel=0.01)
+
+
+@pytest.mark.parametrize("activation", VARIANTS["activation"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm_placement": "post"}, {"norm_affine": False, "bias": False}, {"tied": False}]
+)
+def test_memory_of_activations_is_what_autograd_keeps(activation: str, changes: dict[str, Any]) -> None:
+    cfg = ModelConfig(vocab_size=11, context=10, d_model=24, n_layer=2, n_head=3, activation=activation, **changes)
+    model = build_model(cfg)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(torch.randint(11, (2, 10)), torch.randint(11, (2, 10)))
+    assert loss.shape == (2, 10)
+    # Beyond the count, cross-entropy keeps one scalar.
+    assert 0 <= sum(s.nbytes() for s in kept.values()) - accounting.memory(cfg, 2)["activations"] <= 8
+
+
+def test_weights_gradients_and_moments_are_four_copies_in_float32() -> None:
+    memory = accounting.memory(preset("gpt2"), 8)
+    assert memory["weights"] == memory["gradients"] == memory["optimizer"] // 2 == 4 * 124_439_808
+
+
+def test_in_bfloat16_activations_take_half_but_the_loss_stays_in_float32() -> None:
+    cfg, tokens = preset("gpt2"), 8 * 1024
+    full, half = (accounting.memory(cfg, 8, dtype)["activations"] for dtype in ("float32", "bfloat16"))
+    loss = tokens * (4 * 50257 + 16)
+    assert half - loss == (full - loss) / 2
+    with_masks = accounting.memory(preset("gpt2", dropout=0.1), 8)["activations"]
+    assert with_masks - full == tokens * 768 * (1 + 2 * 12)
+
+
+def test_the_loss_at_initialisation_is_the_log_of_the_vocabulary() -> None:
+    generator = torch.Generator().manual_seed(11)
+    for vocab_size, expected in ((50257, 10.825), (8449, 9.042), (256, 5.545), (65, 4.174)):
+        cfg = ModelConfig(vocab_size=vocab_size, context=16, d_model=32, n_layer=2, n_head=2)
+        tokens, targets = torch.randint(vocab_size, (2, 8, 16), generator=generator)
+        loss = build_model(cfg, seed=7)(tokens, targets).mean().item()
+        assert loss == pytest.approx(math.log(vocab_size), abs=0.05) == pytest.approx(expected, abs=0.05)
+
+
+def test_without_a_vocabulary_nothing_is_counted_or_built() -> None:
+    cfg = ModelConfig()
+    for ask in (accounting.parameters, accounting.total, accounting.flops_per_token, build_model):
+        with pytest.raises(UserError, match="vocab_size is empty"):
+            ask(cfg)
+    assert "counted with 256" in describe(cfg)["notes"][0]
