@@ -1,0 +1,75 @@
+# From a fresh clone: `make ablation` runs the first experiment, `make test` checks everything.
+#
+#   make ablation ARGS="--seeds 3"       options for `andrea ablate norm-placement`
+#   make ablation TORCH_ARGS="--index-url URL"   options for pip when it installs torch (which build, from where)
+#   make test PYTHON=python3.12          another interpreter, 3.11 or newer
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+TORCH_ARGS ?=
+PYTHON ?=
+PYTEST_ARGS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help ablation install install-dev test lint fast slow clean distclean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+ablation: install ## Install andrea into .venv and ask whether pre-norm beats post-norm
+	$(BIN)/andrea ablate norm-placement $(ARGS)
+
+test: lint fast slow ## Install what the tests need, check style and types, run every test
+
+lint: install-dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fast: install-dev ## The tests that take seconds
+	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+slow: install-dev ## The tests that train, start processes or open a browser
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+clean: ## Remove caches and builds; .venv and andrea-runs stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find andrea tests benchmarks reports ablations sweeps -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too
+	rm -rf $(VENV)
+
+# Stamps in .venv: a second call installs nothing unless the dependencies have changed.
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+# PYTHON, else the first interpreter on the path that is new enough; one line when there is none.
+$(BIN)/python:
+	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "make: andrea needs Python 3.11 or newer; install it (Debian: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "make: $$found cannot make a virtual environment; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; \
+	fi; \
+	echo "$$found -m venv $(VENV)"; "$$found" -m venv $(VENV)
+
+# torch first and alone, without the other pins: TORCH_ARGS may name an index that has torch and little else.
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(PIP) install $(TORCH_ARGS) "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(PIP) install -e . -c constraints.txt
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
+	$(PIP) install -e '.[dev]' -c constraints.txt
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,236 @@
+"""The mirror of a study in W&B: an observer of the controller that hands all work to a process of its own.
+
+The run store is the truth and W&B a projection of it: the mirror writes whole runs, once they have a result, and can be
+killed, repeated or left out without changing a number. This module imports no wandb.
+"""
+
+import contextlib
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from andrea.errors import StudyError, UserError
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.tracking.ledger import WandbMode, alone, pending
+from andrea.tracking.projection import folder_of
+
+MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "online")
+CLOSE_WAIT_S = 60.0
+PACKAGES = Path(__file__).resolve().parents[2]
+"""The folder that `andrea` is imported from."""
+
+
+def resolve_mode(option: str | None) -> Literal["off", "offline", "online"]:
+    """`--wandb` where it is given, else WANDB_MODE, else offline.
+
+    Raises:
+        UserError: neither andrea nor wandb knows the mode.
+    """
+    asked, where = (option, "--wandb") if option is not None else (os.environ.get("WANDB_MODE", ""), "WANDB_MODE")
+    synonyms = {"": "offline", "disabled": "off", "dryrun": "offline", "run": "online"}
+    mode = synonyms.get(asked.lower(), asked.lower())
+    for known in MODES:
+        if mode == known:
+            return known
+    close = difflib.get_close_matches(mode, MODES, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(MODES)}"
+    raise UserError(f"{where}: unknown mode {asked!r}; {hint}")
+
+
+def resolve_project(project: str | None) -> str:
+    """The W&B project: as asked, else WANDB_PROJECT, else `andrea`."""
+    return project or os.environ.get("WANDB_PROJECT") or "andrea"
+
+
+def sync(
+    folder: StudyFolder,
+    store: RunStore,
+    mode: WandbMode = "online",
+    project: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Write every finished run that W&B lacks, in the foreground.
+
+    Args:
+        mode: `online` publishes, also what has an offline copy already; `offline` writes files.
+        progress: told one line per run, and what went wrong.
+
+    Returns:
+        The number of runs written; 0 when all were there.
+
+    Raises:
+        UserError: a mirror is at this study now.
+        StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
+    """
+    from andrea.tracking.writer import Writer, end_service
+
+    say = progress or (lambda line: print(line, file=sys.stderr))
+    with alone(folder, wait_s=5.0):
+        try:
+            writer = Writer(folder, store, mode, resolve_project(project), say, background=False)
+            written = writer.write_pending(progress)
+        finally:
+            end_service()
+    if writer.failed:
+        raise StudyError(f"{len(writer.failed)} of the runs of {folder.path.name} could not be mirrored to W&B")
+    return written
+
+
+def _environment() -> dict[str, str]:
+    """That of the mirror's process, which finds andrea where this one did: a checkout need not be installed."""
+    path = [] if PACKAGES.name in ("site-packages", "dist-packages") else [str(PACKAGES)]
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "WANDB_ERROR_REPORTING": "false"}
+
+
+class Mirror:
+    """An observer of a study: writes each run to W&B some time after it has finished.
+
+    Nothing it does waits for W&B but `close`. No fault of its own reaches the controller: each is one line to `warn`.
+
+    Args:
+        warn: told what the user must know; prints to stderr by default. Called in the controller's thread.
+    """
+
+    def __init__(
+        self,
+        folder: StudyFolder,
+        store: RunStore,
+        mode: WandbMode,
+        project: str | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._folder, self._store = folder, store
+        self._mode: WandbMode = mode
+        self._project = resolve_project(project)
+        self._warn = warn or (lambda line: print(line, file=sys.stderr))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._unread = b""
+
+    def planned(self, runs: Sequence[Mapping[str, Any]]) -> None:
+        """Nothing to mirror: W&B sees whole runs."""
+
+    def started(self, run: Mapping[str, Any]) -> None:
+        """Nothing to mirror yet."""
+
+    def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """Nothing to mirror yet."""
+
+    def failed(self, run: Mapping[str, Any], reason: str) -> None:
+        """A failed attempt is no result; the run is mirrored when it has one."""
+
+    def phase(self, name: str, note: str = "") -> None:
+        """Nothing to mirror."""
+
+    def say(self, line: str) -> None:
+        """Nothing to mirror."""
+
+    def finished(self, run: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Tell the mirror's process to look into the store."""
+        self._contained(self._nudge)
+
+    def close(self, wait_s: float = CLOSE_WAIT_S) -> None:
+        """Let the mirror write the rest, for at most `wait_s` seconds, and end its process. May be called twice."""
+        self._contained(lambda: self._close(wait_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _contained(self, work: Callable[[], None]) -> None:
+        """An error of the tracker never changes an outcome: it ends the mirror, not the study."""
+        try:
+            work()
+        except Exception as error:
+            self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
+
+    def _nudge(self) -> None:
+        if self._ended:
+            return
+        if self._process is not None and self._process.poll() is not None:
+            self._give_up("W&B mirror: its process has ended")
+            return
+        self._relay(self._tell(b"look\n"))
+
+    def _tell(self, order: bytes) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            self._process = self._start()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BlockingIOError):  # thousands of unread orders wait there already: one is enough
+            os.write(self._process.stdin.fileno(), order)
+        return self._process
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        folder_of(self._folder).mkdir(exist_ok=True)
+        arguments = [str(self._folder.path.absolute()), str(self._store.root), self._mode, self._project]
+        with (folder_of(self._folder) / "mirror.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "andrea.tracking", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is the controller's to handle
+            )
+        assert process.stdin is not None and process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
+        return process
+
+    def _relay(self, process: "subprocess.Popen[bytes]") -> None:
+        """Pass on what the mirror's process has said so far, without waiting."""
+        assert process.stdout is not None
+        while chunk := process.stdout.read(65536):
+            self._unread += chunk
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            self._warn(line.decode(errors="replace"))
+
+    def _close(self, wait_s: float) -> None:
+        if self._ended or (self._process is None and not pending(self._folder, self._store, self._mode)):
+            self._ended = True
+            return
+        process = self._tell(b"close\n")
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            status = process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"W&B mirror: not done after {wait_s:g} s")
+            return
+        except KeyboardInterrupt:
+            self._end()
+            raise
+        if status:
+            self._give_up(f"W&B mirror: ended with status {status}, see {folder_of(self._folder) / 'mirror.log'}")
+        self._end()
+
+    def _give_up(self, reason: str) -> None:
+        self._end()
+        option = " --online" if self._mode == "online" else ""
+        self._warn(f"{reason}; no result is lost, mirror it with `andrea sync {self._folder.path.name}{option}`")
+
+    def _end(self) -> None:
+        """End the process if it has not ended, pass on its last words and close its pipes."""
+        self._ended = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        self._relay(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,103 @@
+"""What every test gets: a quiet machine, a W&B that reaches nobody, and no silent skips in CI."""
+
+import os
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from andrea.store.runs import RunStore
+
+# Before anything imports torch or numpy: tests share few cores, and 1 and 2 threads give other bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+VOCABULARY = ["the", "of", "and", "to", "state", "union", "people", "nation", "year", "law", "peace", "war", "duty"]
+
+_skipped: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A test that changes torch's threads changes them for itself alone; torch is not imported for this."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def _wandb_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wandb-home")
+
+
+@pytest.fixture(autouse=True)
+def _no_wandb_account(monkeypatch: pytest.MonkeyPatch, _wandb_home: Path) -> None:
+    """No key, no server and no setting of the person who runs the tests reaches them."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("NETRC", str(_wandb_home / "netrc"))
+    for name in ("WANDB_DIR", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(_wandb_home))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """An empty run store."""
+    return RunStore(tmp_path / "runs")
+
+
+def generated_text(words: int, seed: int = 0) -> str:
+    """English-looking sentences, the same on every machine, with frequent and rare words, so that a model learns."""
+    draw = random.Random(seed)
+    weights = [1 / rank for rank in range(1, len(VOCABULARY) + 1)]
+    chosen = draw.choices(VOCABULARY, weights, k=words)
+    sentences = [" ".join(chosen[start : start + 12]).capitalize() + "." for start in range(0, words, 12)]
+    return "\n".join(sentences) + "\n"
+
+
+@pytest.fixture
+def tiny_text(tmp_path: Path) -> Path:
+    """One generated text of about 100 kB: enough for a split and some batches of a tiny model."""
+    path = tmp_path / "tiny.txt"
+    path.write_text(generated_text(20_000), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def chromium() -> str:
+    """The browser that pages are looked at with."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
+    return found
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI everything that a test needs is there, so a skip hides something."""
+    if _skipped and _in_ci() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _skipped and _in_ci():
+        terminalreporter.section("CI is set: a skipped test is a failure", sep="=", red=True)
+        for nodeid in _skipped:
+            terminalreporter.line(f"SKIPPED IN CI {nodeid}")

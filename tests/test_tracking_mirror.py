@@ -1,0 +1,288 @@
+"""The mirror, read back from the files that the real wandb writes offline."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tracking_study import curve, diverging_curve, finished, make_study, plan, train
+from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
+
+from andrea.errors import StudyError, UserError
+from andrea.store.files import read_json
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.tracking.ledger import alone
+from andrea.tracking.mirror import Mirror, sync
+
+
+def mirrored(folder: StudyFolder, store: RunStore) -> dict[str, OfflineRun]:
+    """Mirror everything with a process of its own and read it back."""
+    with Mirror(folder, store, "offline", warn=pytest.fail):
+        pass
+    return read_offline_runs(folder.path)
+
+
+def processes_about(folder: StudyFolder) -> list[str]:
+    """Processes that name the study, and the wandb services that serve them."""
+    commands = {path.name: command_of(path.name) for path in Path("/proc").glob("[0-9]*")}
+    found = [pid for pid, command in commands.items() if str(folder.path) in command]
+    return found + [pid for pid, command in commands.items() if any(f"--pid {own} " in command for own in found)]
+
+
+def command_of(pid: str) -> str:
+    """The command line of a process; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def wait_until_gone(pids: list[str]) -> None:
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in pids if command_of(pid)]:
+        assert time.monotonic() < deadline, f"left behind: {alive}"
+        time.sleep(0.05)
+
+
+def test_a_study_read_back_from_wandbs_own_files_is_the_study(store: RunStore) -> None:
+    folder = make_study(store)
+    planned = [finished(store, folder, "pre", 1), finished(store, folder, "post", 1)]
+    unfinished = plan(folder, "post", 2)
+    runs = mirrored(folder, store)
+    assert set(runs) == {f"{p['run_id'][:12]}-012345" for p in planned}
+    run = runs[f"{planned[1]['run_id'][:12]}-012345"]
+    assert unfinished["run_id"][:12] not in str(list(runs))
+    assert (run.project, run.group, run.job_type) == ("andrea", folder.path.name, "replicate")
+    assert run.name == "post lr=0.00316 seed=1"
+    assert run.tags == ["norm-placement", "ablation", "post", "tiny"]
+    assert run.config["model.d_model"] == 48
+    assert run.config["seed"] == 1
+    assert run.axes == {"train/*": "tokens", "eval/*": "tokens", "layers/*": "tokens"}
+    assert all("tokens" in row for row in run.history)
+    assert [row["train/loss"] for row in run.history if "train/loss" in row] == [5.0, 4.5, 4.0, 3.5]
+    assert run.history[0]["layers/grad_norm"] == {"_type": "histogram", "values": [0.1, 0.2], "bins": [-0.5, 0.5, 1.5]}
+    assert run.summary["final_loss"] == 3.4
+    assert run.summary["outcome"] == "completed"
+    assert run.exit_code == 0
+
+
+def test_a_diverged_run_is_whole_failed_and_without_nan(store: RunStore) -> None:
+    folder = make_study(store)
+    train(store, plan(folder, "post", 1), diverging_curve(), outcome="diverged", loss=None)
+    (run,) = mirrored(folder, store).values()
+    assert run.exit_code == 1
+    assert run.summary["outcome"] == "diverged"
+    assert "final_loss" not in run.summary
+    assert "NaN" not in str(run.summary)
+    assert [row.get("train/loss") for row in run.history[:4]] == [None, 5.0, 9.0, None]
+
+
+def test_s35_each_run_has_its_own_rows_whatever_the_shell_says_about_runs(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "TAGS"):
+        monkeypatch.setenv(f"WANDB_{name}", "allow")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    folder = make_study(store)
+    for seed in (1, 2, 3):
+        finished(store, folder, "pre", seed)
+    runs = mirrored(folder, store)
+    assert len(runs) == 3
+    assert {len(run.history) for run in runs.values()} == {5}
+    assert {run.group for run in runs.values()} == {folder.path.name}
+
+
+def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    first = mirrored(folder, store)
+    files = sorted(folder.path.rglob("*.wandb"))
+    assert mirrored(folder, store) == first
+    assert sync(folder, store, "offline") == 0
+    assert sorted(folder.path.rglob("*.wandb")) == files
+
+
+def test_sync_writes_what_is_missing_also_when_its_folder_was_deleted(store: RunStore) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    lines: list[str] = []
+    assert sync(folder, store, "offline", progress=lines.append) == 1
+    assert len(lines) == 1
+    (copy,) = folder.path.glob("wandb/offline-run-*")
+    for path in sorted(copy.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    copy.rmdir()
+    finished(store, folder, "pre", 2)
+    assert sync(folder, store, "offline") == 2
+    assert len(read_offline_runs(folder.path)) == 2
+
+
+@pytest.mark.slow
+def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whole_and_once(store: RunStore) -> None:
+    folder = make_study(store)
+    for seed in range(6):
+        train(store, plan(folder, "pre", seed), curve(steps=300))
+    lines: list[str] = []
+    for delay in (0.0, 0.05, 0.15):
+        mirror = Mirror(folder, store, "offline", warn=lines.append)
+        before = len(list(folder.path.glob("wandb/offline-run-*")))
+        mirror.finished({}, {})
+        while len(list(folder.path.glob("wandb/offline-run-*"))) <= before:
+            time.sleep(0.002)
+        time.sleep(delay)
+        assert mirror._process is not None
+        mirror._process.kill()
+        mirror.close()
+        assert "andrea sync" in lines[-1]
+    runs = mirrored(folder, store)
+    assert len(runs) == 6
+    assert {len(run.history) for run in runs.values()} == {301}
+    assert {run.exit_code for run in runs.values()} == {0}
+    assert len(list(folder.path.glob("wandb/offline-run-*"))) == 6
+
+
+def test_s39_a_half_written_folder_is_replaced_by_a_whole_one(store: RunStore) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    (run_id,) = mirrored(folder, store)
+    (copy,) = folder.path.glob("wandb/offline-run-*/*.wandb")
+    copy.write_bytes(copy.read_bytes()[:900])
+    assert read_offline_run(copy).exit_code is None
+    (folder.path / "wandb" / "mirrored.json").unlink()
+    assert mirrored(folder, store)[run_id].exit_code == 0
+
+
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.tracking.mirror import Mirror
+folder = StudyFolder(Path(sys.argv[1]))
+mirror = Mirror(folder, RunStore(Path(sys.argv[2])), "offline")
+mirror.finished({}, {})
+assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
+print("told", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_s40_no_process_outlives_a_controller(store: RunStore, kill: signal.Signals) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    arguments = [sys.executable, "-c", CONTROLLER, str(folder.path), str(store.root)]
+    controller = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert controller.stdout is not None
+    assert controller.stdout.readline() == b"told\n"
+    deadline = time.monotonic() + 20
+    while len(pids := processes_about(folder)) < 3:  # the controller, the mirror and wandb's service
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    controller.send_signal(kill)
+    controller.wait()
+    controller.stdout.close()
+    wait_until_gone(pids)
+
+
+def test_a_broken_mirror_is_one_line_and_not_an_exception(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    lines: list[str] = []
+    mirror = Mirror(folder, store, "offline", warn=lines.append)
+    for _ in range(3):
+        mirror.finished({}, {})
+    mirror.close()
+    mirror.close()
+    assert len(lines) == 1
+    assert f"andrea sync {folder.path.name}" in lines[0]
+
+
+def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(store: RunStore) -> None:
+    folder = make_study(store)
+    broken = finished(store, folder, "pre", 1)
+    finished(store, folder, "pre", 2)
+    (store.folder(broken["run_id"]) / "metrics.jsonl").write_text("not json\n")
+    lines: list[str] = []
+    with Mirror(folder, store, "offline", warn=lines.append) as mirror:
+        mirror.finished({}, {})
+        mirror.finished({}, {})
+    assert len(lines) == 1
+    assert broken["run_id"][:12] in lines[0]
+    assert len(read_offline_runs(folder.path)) == 1
+
+
+def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: RunStore) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    lines: list[str] = []
+    mirror = Mirror(folder, store, "offline", warn=lines.append)
+    with alone(folder, wait_s=0):  # another mirror holds the study
+        mirror.finished({}, {})
+        begun = time.monotonic()
+        mirror.close(wait_s=0.5)
+        assert time.monotonic() - begun < 5
+    assert len(lines) == 1
+    assert "not done after 0.5 s" in lines[0]
+    assert sync(folder, store, "offline") == 1
+
+
+def test_a_second_sync_of_a_study_is_refused_by_name(store: RunStore) -> None:
+    folder = make_study(store)
+    with alone(folder, wait_s=0), pytest.raises(UserError, match="being mirrored"), alone(folder, wait_s=0):
+        pass
+
+
+def test_s37_offline_asks_nothing_of_the_network(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)
+        assert len(mirrored(folder, store)) == 1
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+@pytest.mark.slow
+def test_s37_online_without_an_answering_server_becomes_offline_within_seconds(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_study(store)
+    for seed in (1, 2):
+        finished(store, folder, "pre", seed)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)
+        lines: list[str] = []
+        begun = time.monotonic()
+        with Mirror(folder, store, "online", warn=lines.append):
+            pass
+        assert time.monotonic() - begun < 30
+        with pytest.raises(StudyError, match="cannot be reached"):
+            sync(folder, store, "online")
+    assert len(lines) == 1
+    assert f"andrea sync {folder.path.name} --online" in lines[0]
+    assert len(read_offline_runs(folder.path)) == 2
+    assert all(entry["mode"] == "offline" for entry in read_json(folder.path / "wandb" / "mirrored.json").values())
+    log = (folder.path / "wandb" / "mirror.log").read_text()
+    assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
+
+
+def test_s37_online_without_a_key_becomes_offline_at_once(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    monkeypatch.setenv("HOME", os.environ["WANDB_CONFIG_DIR"])
+    lines: list[str] = []
+    with Mirror(folder, store, "online", warn=lines.append):
+        pass
+    assert len(lines) == 1
+    assert "No API key" in lines[0]
+    assert len(read_offline_runs(folder.path)) == 1
