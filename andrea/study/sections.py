@@ -85,19 +85,27 @@ class Sections(Frozen):
             UserError: all faults of the overrides together.
         """
         asked = dotted(overrides)
-        wrong = [f"{key}: {why}" for key in asked if (why := self._why_not(key))]
-        if wrong:
-            raise UserError("--set " + "; ".join(wrong))
+        refused = {key: why for key in asked if (why := self._why_not(key))}
+        wrong = [f"{key}: {why}" for key, why in refused.items()]
         own = self.model_dump()
         if preset is not None:
             own["preset"] = preset
             own["model"] = {key: value for key, value in own["model"].items() if key not in PRESETS.get(preset, {})}
-        sections = merge({name: own[name] for name in self._sections()}, asked)
-        changed = build(type(self), own | sections, where="--set" if asked else "--preset")
-        changed._path = self._path
-        wrong = list(dict.fromkeys(message for *_, message in changed.config_faults()))
-        if wrong:
+        allowed = {key: value for key, value in asked.items() if key not in refused}
+        sections = merge({name: own[name] for name in self._sections()}, allowed)
+        changed: Self | None = None
+        try:
+            changed = build(type(self), own | sections)
+            wrong += dict.fromkeys(message for *_, message in changed.config_faults())
+        except UserError as error:
+            wrong.append(str(error))
+            # The runs' own settings are looked at all the same: their faults belong in the same message.
+            base = {"model": PRESETS.get(own["preset"] or "", {})}
+            runs = merge(base, {name: sections[name] for name in ("model", "data", "train")})
+            wrong += [message for _, message in run_faults(runs)]
+        if wrong or changed is None:
             raise UserError(("--set " if asked else "--preset ") + "; ".join(wrong))
+        changed._path = self._path
         return changed
 
     def config_faults(self) -> Iterator[tuple[Where, Where, str]]:

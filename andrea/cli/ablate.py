@@ -1,0 +1,17 @@
+"""`andrea ablate`: the main job."""
+
+from andrea.cli.options import examples
+from andrea.cli.start import starter
+
+EXAMPLES = examples(
+    "andrea ablate norm-placement                            the whole question: tune, replicate, judge, report",
+    "andrea ablate norm-placement --dry-run                  arms, runs, FLOPs and time; starts nothing",
+    "andrea ablate mine.yaml --set data.source=text:book.txt --tokens 1000000",
+    "andrea ablate activation --seeds 8 --slots 4 --json > verdicts.json",
+    "The same command given again resumes; other options make another study.",
+)
+
+ablate = starter(
+    "ablation",
+    "Tune the learning rate of every arm alike, train every arm on the same fresh seeds, and give a verdict.",
+)

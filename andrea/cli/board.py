@@ -1,0 +1,99 @@
+"""What a study is doing right now: the numbers behind the progress display, apart from how they are shown."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Job:
+    """A run that is being trained."""
+
+    run: Mapping[str, Any]
+    started: float
+    tokens: int = 0
+    loss: float | None = None
+    tokens_per_s: float | None = None
+
+    def share(self, budget: int) -> float:
+        """Part of the run's tokens that is trained, 0 to 1."""
+        return min(1.0, self.tokens / budget) if budget else 0.0
+
+
+class Board:
+    """Runs planned, running and ended, and how long the rest takes.
+
+    Args:
+        expected: runs that the plan counts; extensions of the grid may add more.
+        budget: tokens of one run.
+        estimate_s: duration of the whole by the plan's calibration, used until runs have shown their own pace.
+    """
+
+    def __init__(
+        self, expected: int, budget: int, estimate_s: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.budget, self._expected, self._estimate, self._clock = budget, expected, estimate_s, clock
+        self._known: set[str] = set()
+        self._ended: set[str] = set()
+        self._trained = 0
+        self._first: float | None = None
+        self.running: dict[str, Job] = {}
+        self.failures = 0
+        self.phase = ""
+
+    @property
+    def total(self) -> int:
+        """Runs of the study as far as is known."""
+        return max(self._expected, len(self._known))
+
+    @property
+    def done(self) -> int:
+        """Runs with a result, those of an earlier command included."""
+        return len(self._ended)
+
+    def planned(self, runs: Iterable[Mapping[str, Any]]) -> None:
+        """Runs that belong to the study."""
+        self._known.update(str(run["run_id"]) for run in runs)
+
+    def started(self, run: Mapping[str, Any]) -> None:
+        """A run begins, or begins again after a crash."""
+        now = self._clock()
+        self._first = now if self._first is None else self._first
+        self._known.add(str(run["run_id"]))
+        self.running[str(run["run_id"])] = Job(run, now)
+
+    def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """A record of metrics.jsonl came in."""
+        job = self.running.get(str(run["run_id"]))
+        if job is None:
+            return
+        job.tokens = int(record.get("tokens", job.tokens))
+        if record.get("kind") == "train":
+            job.loss, job.tokens_per_s = record.get("loss"), record.get("tokens_per_s")
+
+    def finished(self, run: Mapping[str, Any]) -> float | None:
+        """A run has its result; returns the seconds it took here, None when it was in the store already."""
+        run_id = str(run["run_id"])
+        job = self.running.pop(run_id, None)
+        self._known.add(run_id)
+        self._ended.add(run_id)
+        if job is None:
+            return None
+        self._trained += 1
+        return self._clock() - job.started
+
+    def failed(self, run: Mapping[str, Any]) -> None:
+        """A run broke; it stays open."""
+        self.running.pop(str(run["run_id"]), None)
+        self.failures += 1
+
+    def left_s(self) -> float | None:
+        """Seconds until the study is done, at the pace so far; None when nothing is known."""
+        jobs = sum(job.share(self.budget) for job in self.running.values())
+        trained = self._trained + jobs
+        open_runs = self.total - self.done - jobs
+        if self._first is None or trained < 0.5:
+            share = open_runs / self.total if self.total else 0.0
+            return None if self._estimate is None else self._estimate * share
+        return (self._clock() - self._first) / trained * open_runs

@@ -1,0 +1,49 @@
+"""Shell completion of names. Quick (no torch, no network) and never an error: a broken YAML completes to nothing."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+
+def _names(kind: Literal["ablations", "sweeps"]) -> list[str]:
+    try:
+        from andrea.catalogue import names
+
+        return list(names(kind))
+    except Exception:  # a shell in the middle of a Tab has no use for a message
+        return []
+
+
+def ablations(incomplete: str) -> list[str]:
+    """Names of ablations."""
+    return [name for name in _names("ablations") if name.startswith(incomplete)]
+
+
+def sweeps(incomplete: str) -> list[str]:
+    """Names of sweeps."""
+    return [name for name in _names("sweeps") if name.startswith(incomplete)]
+
+
+def presets(incomplete: str) -> list[str]:
+    """Names of presets."""
+    from andrea.model.config import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def studies(incomplete: str) -> list[str]:
+    """Studies in the runs folder that a command without `--runs` would use."""
+    root = Path(os.environ.get("ANDREA_RUNS") or "andrea-runs")
+    return sorted(p.parent.name for p in root.glob(f"studies/{incomplete}*/study.json"))
+
+
+def settings(incomplete: str) -> list[str]:
+    """Dotted paths of settings, for `--set`."""
+    from andrea.config import RunConfig
+
+    paths = [
+        f"{section}.{field}="
+        for section in ("model", "data", "train")
+        for field in type(getattr(RunConfig(), section)).model_fields
+    ]
+    return [path for path in paths if path.startswith(incomplete)]

@@ -1,0 +1,83 @@
+"""How a command ends badly: one line on stderr and an exit status. No traceback unless `--debug`."""
+
+import contextlib
+import errno
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from andrea.errors import AndreaError
+
+RESUMABLE = {"ablate", "sweep", "train"}
+FULL = (errno.ENOSPC, errno.EDQUOT)
+INTERRUPTED = 130
+
+
+class Guarded(TyperGroup):
+    """The root of the commands; every error of every command passes here."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the root's own options; a fault in them is one line."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except typer.TyperException as error:
+            raise _ended(error) from error
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except BrokenPipeError:
+            raise
+        except BaseException as error:
+            if isinstance(error, SystemExit):
+                raise
+            if ctx.meta.get("andrea.debug"):
+                traceback.print_exc()
+            raise _ended(error, ctx.invoked_subcommand) from error
+
+
+def _ended(error: BaseException, command: str | None = None) -> typer.Exit:
+    status, line = describe(error, command)
+    said = "; ".join(" ".join(part.split()) for part in line.splitlines() if part.strip())
+    # What libraries left in stdout's buffer comes first; a reader that is gone must not hide the line.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"andrea: {said}\n")
+        sys.stderr.flush()
+    return typer.Exit(status)
+
+
+def describe(error: BaseException, command: str | None = None) -> tuple[int, str]:
+    """Exit status and line for an exception; `command` is the command that it ended."""
+    again = "the same command given again resumes" if command in RESUMABLE else ""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, f"interrupted; {again}" if again else "interrupted"
+    if isinstance(error, typer.TyperException):
+        context = getattr(error, "ctx", None)
+        hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+        return error.exit_code, error.format_message() + hint
+    full = next((cause for cause in _chain(error) if isinstance(cause, OSError) and cause.errno in FULL), None)
+    if full is not None:
+        where = f" at {full.filename}" if full.filename else ""
+        return 1, f"the disk is full{where}; free some space" + (f", then {again}" if again else "")
+    if isinstance(error, AndreaError):
+        return error.exit_status, str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return 1, f"{where}{error.strerror} (--debug shows where)"
+    return 1, f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__

@@ -1,0 +1,73 @@
+"""The options that commands share, each defined once."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from andrea.cli import complete
+
+
+def examples(*lines: str) -> str:
+    r"""The end of a help text. The leading `\b` keeps the line breaks."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _remember_debug(context: typer.Context, value: bool) -> bool:
+    context.meta["andrea.debug"] = value
+    return value
+
+
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", callback=_remember_debug, help="Show the traceback of an error."),
+]
+Runs = Annotated[
+    Path,
+    typer.Option("--runs", metavar="DIR", envvar="ANDREA_RUNS", show_envvar=True, help="Folder of runs and studies."),
+]
+DEFAULT_RUNS = Path("andrea-runs")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, everything else on stderr.")]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset", metavar="NAME", autocompletion=complete.presets, help="Model to start from (andrea list presets)."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.FIELD=VALUE",
+        autocompletion=complete.settings,
+        help="Override a setting; may be repeated.",
+    ),
+]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=1, metavar="N", help="Training tokens per run.")]
+Trials = Annotated[int | None, typer.Option("--trials", min=1, metavar="N", help="Trials per arm, or of the sweep.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option("--seeds", min=1, metavar="N", help="Paired replicates per arm, or seeds per trial."),
+]
+StudyName = Annotated[
+    str | None, typer.Option("--study", metavar="NAME", help="Name of the study; default: the question's.")
+]
+Slots = Annotated[
+    int | None,
+    typer.Option("--slots", min=1, metavar="N", help="Runs at once; default: cores / threads per run, or one per GPU."),
+]
+ExecutorName = Annotated[
+    Literal["local", "inline"],
+    typer.Option("--executor", help="local: a process per run; inline: one run after another in this process."),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where runs are trained.")]
+Wandb = Annotated[
+    Literal["off", "offline", "online"] | None,
+    typer.Option("--wandb", help="Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing.")]
+Study = Annotated[
+    str,
+    typer.Argument(metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name."),
+]

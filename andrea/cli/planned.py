@@ -1,0 +1,78 @@
+"""A plan in words and as JSON."""
+
+from typing import TYPE_CHECKING, Any
+
+from andrea.cli.output import count, duration, table
+
+if TYPE_CHECKING:
+    from andrea.cli.start import How
+    from andrea.study.freeze import Plan
+
+
+def slots_for(planned: "Plan", how: "How") -> int:
+    """Runs at once: as asked, else what the cores or the GPUs carry."""
+    from andrea.cli.settings import default_slots
+
+    if how.slots is not None:
+        return how.slots
+    if how.executor == "inline":
+        return 1
+    train = next(iter(planned.arms.values())).config.train
+    return default_slots(train.device, train.threads)
+
+
+def device_of(planned: "Plan") -> str:
+    """The kind of device that the runs were resolved to."""
+    return next(iter(planned.arms.values())).config.train.device
+
+
+def as_text(planned: "Plan", slots: int) -> str:
+    """What will run: question, arms with parameters and FLOPs, runs, tokens, time."""
+    arms = planned.arms
+    first = next(iter(arms.values()))
+    base = sum(first.parameters.values())
+    rows = [
+        [
+            arm.label or name,
+            f"{sum(arm.parameters.values()):,}",
+            f"{sum(arm.parameters.values()) / base - 1:+.2%}" if arm is not first else "",
+            count(arm.flops_per_token),
+            count(arm.flops_per_token * planned.tokens),
+        ]
+        for name, arm in arms.items()
+    ]
+    header = ("arm", "parameters", "", "FLOPs/token", "FLOPs/run")
+    budget = f"{planned.run_count} runs of {planned.tokens:,} tokens, {slots} at once"
+    took = planned.estimate_s(slots)
+    return "\n".join(
+        [
+            f"{planned.name}: {planned.question}",
+            "",
+            table(rows, header, right=(1, 2, 3, 4)),
+            "",
+            f"{budget}: about {duration(took)} on {device_of(planned)}",
+        ]
+    )
+
+
+def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
+    """The plan for programs."""
+    return {
+        "study": planned.name,
+        "digest": planned.digest,
+        "question": planned.question,
+        "arms": {
+            name: {
+                "label": arm.label,
+                "parameters": arm.parameters,
+                "flops_per_token": arm.flops_per_token,
+                "config": arm.config.model_dump(mode="json"),
+            }
+            for name, arm in planned.arms.items()
+        },
+        "runs": planned.run_count,
+        "tokens_per_run": planned.tokens,
+        "tokens": planned.run_count * planned.tokens,
+        "slots": slots,
+        "estimate_s": planned.estimate_s(slots),
+    }

@@ -1,0 +1,33 @@
+"""`andrea schema`: the JSON schema of what may be written."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from andrea.cli.options import Debug, examples
+
+EXAMPLES = examples(
+    "andrea schema run                          every setting of model, data and train",
+    "andrea schema ablation > ablation.json     for an editor that checks YAML",
+)
+
+
+def schema(
+    what: Annotated[Literal["ablation", "sweep", "run"], typer.Argument(help="Which file or config.")] = "run",
+    debug: Debug = False,
+) -> None:
+    """Print the JSON schema of an ablation, a sweep, or the settings of a run."""
+    from andrea.cli.output import print_json
+
+    if what == "ablation":
+        from andrea.study.ablation import ablation_schema
+
+        print_json(ablation_schema())
+    elif what == "sweep":
+        from andrea.study.sweep import sweep_schema
+
+        print_json(sweep_schema())
+    else:
+        from andrea.config import RunConfig
+
+        print_json(RunConfig.model_json_schema())

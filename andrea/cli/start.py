@@ -1,0 +1,226 @@
+"""What `ablate` and `sweep` share: plan, say, freeze, run, show. The rooms do the work."""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from andrea.cli import complete
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    Debug,
+    Device,
+    DryRun,
+    ExecutorName,
+    Json,
+    Preset,
+    Runs,
+    Seeds,
+    Settings,
+    Slots,
+    StudyName,
+    Tokens,
+    Trials,
+    Wandb,
+)
+from andrea.errors import StudyError, UserError
+
+if TYPE_CHECKING:
+    from andrea.store.runs import RunStore
+    from andrea.store.studies import StudyFolder
+    from andrea.study.ablation import Ablation
+    from andrea.study.freeze import Plan, Request
+    from andrea.study.sweep import Sweep
+
+INTERRUPTED_WAIT_S = 3.0
+"""What the W&B mirror may still take after Ctrl-C or an error."""
+
+Kind = Literal["ablation", "sweep"]
+
+
+@dataclass(frozen=True)
+class How:
+    """How a study is run; none of it changes a number."""
+
+    runs: Path
+    slots: int | None
+    executor: str
+    wandb: Literal["off", "offline", "online"]
+    dry_run: bool
+    as_json: bool
+
+    @property
+    def stream(self) -> IO[str]:
+        """Where people read: stdout, or stderr when stdout carries JSON."""
+        return sys.stderr if self.as_json else sys.stdout
+
+    def say(self, text: str = "") -> None:
+        """Print for people, at once."""
+        print(text, file=self.stream, flush=True)
+
+
+def starter(kind: Kind, doc: str) -> Callable[..., None]:
+    """The function behind `andrea ablate` or `andrea sweep`; both take the same options."""
+    completion = complete.ablations if kind == "ablation" else complete.sweeps
+
+    def command(
+        name: Annotated[
+            str,
+            typer.Argument(metavar="NAME", autocompletion=completion, help="Of the catalogue, or a YAML file."),
+        ],
+        preset: Preset = None,
+        settings: Settings = None,
+        tokens: Tokens = None,
+        trials: Trials = None,
+        seeds: Seeds = None,
+        study: StudyName = None,
+        slots: Slots = None,
+        executor: ExecutorName = "local",
+        device: Device = "auto",
+        wandb: Wandb = None,
+        runs: Runs = DEFAULT_RUNS,
+        dry_run: DryRun = False,
+        as_json: Json = False,
+        debug: Debug = False,
+    ) -> None:
+        from andrea.cli.output import print_json, stdout_kept_for_json
+        from andrea.cli.settings import known_preset
+        from andrea.config import parse_overrides
+        from andrea.study.freeze import Request
+        from andrea.tracking.mirror import resolve_mode
+
+        how = How(runs, slots, executor, resolve_mode(wandb), dry_run, as_json)
+        base, overrides = preset and known_preset(preset), parse_overrides(settings or [])
+        with stdout_kept_for_json(as_json):
+            spec = load(kind, name)
+            answer = start(Request(spec, base, overrides, tokens, trials, seeds, study, device), how)
+        if as_json:
+            print_json(answer)
+        failed = answer.get("failed_runs")
+        if failed:
+            raise StudyError(
+                f"{len(failed)} of the runs failed (andrea status {answer['study']} says why); "
+                "the same command given again tries them once more"
+            )
+
+    command.__doc__ = doc
+    return command
+
+
+def load(kind: Kind, name: str) -> "Ablation | Sweep":
+    """The YAML of that name or path; the user's own variants beside it are known from then on.
+
+    Raises:
+        UserError: there is none, or its faults, each with its line.
+    """
+    from andrea.catalogue import find
+
+    if kind == "ablation":
+        from andrea.study.ablation import load_ablation
+
+        return load_ablation(find("ablations", name))
+    from andrea.study.sweep import load_sweep
+
+    return load_sweep(find("sweeps", name))
+
+
+def start(asked: "Request", how: How) -> dict[str, Any]:
+    """Run a study to its verdicts (or its best config), or only plan it; returns what `--json` prints.
+
+    Raises:
+        UserError: nothing was started, and nothing written but the cache of prepared data.
+    """
+    from andrea.cli.planned import as_json, as_text, device_of, slots_for
+    from andrea.cli.stores import starting
+    from andrea.study.executors import make_executor
+    from andrea.study.freeze import freeze, plan
+
+    with starting(how.runs) as store:
+        planned = plan(asked, store, how.say)
+        slots = slots_for(planned, how)
+        executor = make_executor(how.executor, slots, device_of(planned))
+        earlier = _earlier(store, planned)
+        how.say(as_text(planned, slots))
+        if how.dry_run:
+            return as_json(planned, slots)
+        folder = freeze(planned, store)
+    if earlier is not None:
+        how.say(f"resuming {folder.path.name}: {earlier} of its runs are in the store")
+    how.say(f"folder: {folder.path}\n")
+    summary = _run(folder, store, planned, executor, slots, how)
+    return _show(folder, store, how, summary)
+
+
+def _earlier(store: "RunStore", planned: "Plan") -> int | None:
+    """Runs with a result when this study exists already, else None.
+
+    Raises:
+        UserError: another command is at it.
+    """
+    from andrea.store.studies import StudyFolder
+
+    folder = StudyFolder(store.root / "studies" / planned.folder_name)
+    if not folder.about:
+        return None
+    if folder.live:
+        raise UserError(
+            f"study {planned.folder_name} is being run by another command; wait for it or watch it with "
+            f"`andrea status {planned.folder_name}`"
+        )
+    return sum(store.result(run["run_id"]) is not None for run in folder.runs())
+
+
+def _run(folder: "StudyFolder", store: "RunStore", planned: "Plan", executor: Any, slots: int, how: How) -> Any:
+    from andrea.cli.board import Board
+    from andrea.cli.display import make_display
+    from andrea.study.controller import run_study
+
+    board = Board(planned.run_count, planned.tokens, planned.estimate_s(slots))
+    with ExitStack() as stack:
+        display = stack.enter_context(make_display(board, how.stream))
+        observers: list[Any] = [display]
+        mirror = _mirror(folder, store, how, display.say)
+        if mirror is not None:
+            observers.append(mirror)
+            stack.push(lambda kind, *_: _close(mirror, kind))
+        return run_study(folder, store, executor, observers)
+
+
+def _mirror(folder: "StudyFolder", store: "RunStore", how: How, warn: Callable[[str], None]) -> Any:
+    """The W&B mirror; a tracker that does not start costs one warning, never the study."""
+    if how.wandb == "off":
+        return None
+    try:
+        from andrea.tracking.mirror import Mirror
+
+        return Mirror(folder, store, mode=how.wandb, warn=warn)
+    except Exception as error:
+        print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
+        return None
+
+
+def _close(mirror: Any, ended_by: type[BaseException] | None) -> None:
+    """Let W&B have the rest of the runs; not for long when somebody pressed Ctrl-C."""
+    try:
+        mirror.close() if ended_by is None else mirror.close(INTERRUPTED_WAIT_S)
+    except Exception as error:
+        print(f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest", file=sys.stderr)
+
+
+def _show(folder: "StudyFolder", store: "RunStore", how: How, summary: Any) -> dict[str, Any]:
+    """Print the outcome and write the report."""
+    from andrea.cli.outcome import outcome, outcome_text, write_report
+
+    failed = [str(run) for run in summary.failed]
+    answer = {**outcome(folder, store), "complete": summary.complete, "failed_runs": failed}
+    how.say()
+    how.say(outcome_text(folder, store))
+    report = write_report(folder, store)
+    answer["report"] = None if report is None else str(report)
+    if report is not None:
+        how.say(f"\nreport: {report}")
+    return answer

@@ -1,0 +1,160 @@
+"""`andrea status`: what ran, what failed and why."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea.cli import complete
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+
+if TYPE_CHECKING:
+    from andrea.store.runs import RunStore
+    from andrea.store.studies import StudyFolder
+
+EXAMPLES = examples(
+    "andrea status                         all studies",
+    "andrea status norm-placement          the latest study of that name, failed runs with their reasons",
+    "watch -n 5 andrea status --json",
+)
+
+
+LABEL = ("run_id", "arm", "phase", "why", "lr", "seed", "params")
+
+
+def status(
+    study: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name."
+        ),
+    ] = None,
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Studies with their phase, runs done, and what failed, stalled or diverged."""
+    from andrea.cli.output import print_json
+    from andrea.cli.stores import named, reading
+
+    if study is not None:
+        store, folder = named(runs, study)
+        state = summarise(store, folder)
+        print_json(state) if as_json else typer.echo(one(state))
+        return
+    from andrea.store.studies import studies
+
+    store = reading(runs)
+    states = [summarise(store, folder) for folder in studies(store)]
+    print_json(states) if as_json else typer.echo(every(states) if states else f"no studies in {store.root} yet")
+
+
+def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
+    """The state of a study as JSON, read from the store alone."""
+    about, live = folder.about, folder.live
+    counts: Counter[str] = Counter()
+    failed, at_work, ends = [], [], []
+    planned = folder.runs()
+    for run in planned:
+        label: dict[str, Any] = {key: run[key] for key in LABEL if key in run}
+        result = store.result(run["run_id"])
+        if result is not None:
+            counts["done"] += 1
+            counts["stalled"] += bool(result.get("stalled"))
+            counts["diverged"] += result.get("outcome") == "diverged"
+            if result.get("stalled") or result.get("outcome") != "completed":
+                ends.append({**label, "ending": "stalled" if result.get("stalled") else result.get("outcome")})
+            continue
+        if store.lease(run["run_id"]) is not None:
+            at_work.append(label)
+        elif failure := store.failure(run["run_id"]):
+            failed.append({**label, "reason": failure.get("reason"), "log": _log(store, run["run_id"])})
+    return {
+        "study": folder.path.name,
+        "kind": about.get("kind"),
+        "name": about.get("name"),
+        "created": about.get("created"),
+        "live": live,
+        "phase": _phase(folder, planned, live),
+        "runs": {
+            "total": _total(folder, len(planned)),
+            "running": len(at_work),
+            "failed": len(failed),
+            **{key: counts[key] for key in ("done", "stalled", "diverged")},
+        },
+        "running": at_work,
+        "failed": failed,
+        "not_completed": ends,
+        "verdicts": [
+            {key: v.get(key) for key in ("arm", "verdict", "cause")}
+            for v in (folder.read("verdict.json") or {}).get("verdicts", [])
+        ],
+    }
+
+
+def _phase(folder: "StudyFolder", planned: list[dict[str, Any]], live: bool) -> str:
+    ended = folder.read("verdict.json") or folder.read("best.json")
+    if ended and ended.get("complete", True) and not live:
+        return "done"
+    current = str(planned[-1].get("phase") or "planned") if planned else "planned"
+    return current if live else f"{current}, interrupted"
+
+
+def _total(folder: "StudyFolder", planned: int) -> int:
+    """Runs of the study: those planned so far, or what its protocol comes to without extensions of the grid."""
+    if (folder.read("verdict.json") or folder.read("best.json") or {}).get("complete"):
+        return planned
+    import yaml
+
+    try:
+        asked = yaml.safe_load((folder.path / "protocol.yaml").read_text(encoding="utf-8"))
+        if asked["kind"] == "sweep":
+            return max(planned, int(asked["trials"] * asked["seeds"]))
+        rules = asked["protocol"]
+        return max(planned, len(asked["arms"]) * int(rules["trials"] + rules["seeds"]))
+    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return planned
+
+
+def _log(store: "RunStore", run_id: str) -> str | None:
+    current = store.current(run_id)
+    return str(current / "log.txt") if current is not None and (current / "log.txt").exists() else None
+
+
+def every(states: list[dict[str, Any]]) -> str:
+    """All studies as a table."""
+    from andrea.cli.output import table
+
+    rows = []
+    for state in states:
+        runs = state["runs"]
+        rows.append(
+            [
+                state["study"],
+                state["phase"],
+                "live" if state["live"] else "",
+                f"{runs['done']}/{runs['total']}",
+                runs["failed"],
+                runs["stalled"],
+                runs["diverged"],
+            ]
+        )
+    header = ("study", "phase", "", "runs", "failed", "stalled", "diverged")
+    return table(rows, header, right=(3, 4, 5, 6))
+
+
+def one(state: dict[str, Any]) -> str:
+    """One study: the table's row, then who is at work, what failed and why, and the verdicts."""
+    from andrea.cli.display import describe
+
+    lines = [every([state])]
+    lines += [f"running: {describe(run)}" for run in state["running"]]
+    for run in state["failed"]:
+        lines.append(f"failed: {describe(run)}: {run['reason']}" + (f" (see {run['log']})" if run["log"] else ""))
+    lines += [f"{run['ending']}: {describe(run)}" for run in state["not_completed"]]
+    lines += [
+        f"verdict: {v['arm']} is {v['verdict']}" + (f" ({v['cause']})" if v["cause"] else "") for v in state["verdicts"]
+    ]
+    if state["phase"].endswith("interrupted"):
+        lines.append("the command that began it, given again, resumes it")
+    return "\n".join(lines)

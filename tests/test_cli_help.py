@@ -1,0 +1,139 @@
+"""Help is quick, ends in examples, and options do not change by accident."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from andrea.cli.app import app
+
+HEAVY = ("torch", "wandb", "optuna", "pandas", "scipy", "numpy", "altair", "rich")
+
+RUN = {
+    "NAME",
+    "--preset",
+    "--set",
+    "--tokens",
+    "--trials",
+    "--seeds",
+    "--study",
+    "--slots",
+    "--executor",
+    "--device",
+    "--wandb",
+    "--runs",
+    "--dry-run",
+    "--json",
+}
+OPTIONS = {
+    "ablate": RUN,
+    "sweep": RUN,
+    "train": {"--preset", "--set", "--tokens", "--seed", "--device", "--runs", "--json"},
+    "report": {"STUDY...", "--format", "--out", "--kind", "--runs", "--json"},
+    "status": {"STUDY", "--runs", "--json"},
+    "dashboard": {"STUDY", "--port", "--host", "--runs"},
+    "sync": {"STUDY", "--online", "--runs"},
+    "list": {"KIND", "--runs", "--json"},
+    "model show": {"PRESET", "--set", "--batch", "--json"},
+    "model compare": {"PRESET...", "--set", "--json"},
+    "data prepare": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
+    "data info": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
+    "doctor": {"--runs", "--json"},
+    "schema": {"WHAT"},
+}
+"""Every command with its arguments and options; `--debug` and `--help` are everywhere."""
+
+
+def commands():
+    """Every command of the app by its full name, as Typer has built it."""
+    from typer.main import get_command
+
+    def walk(command, name):
+        if hasattr(command, "commands"):
+            for key, below in command.commands.items():
+                yield from walk(below, f"{name} {key}".strip())
+        else:
+            yield name, command
+
+    return dict(walk(get_command(app), ""))
+
+
+def test_the_command_line_has_exactly_these_commands_and_options():
+    found = {
+        name: {
+            opt
+            for param in command.params
+            for opt in (param.opts if param.param_type_name == "option" else [param.metavar or param.name.upper()])
+        }
+        for name, command in commands().items()
+    }
+    assert found == {name: options | {"--debug"} for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("command", ["", *OPTIONS])
+def test_every_help_text_ends_in_examples_with_their_line_breaks(command):
+    result = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="andrea")
+    assert result.exit_code == 0
+    head, _, examples = result.output.partition("Examples:\n")
+    assert "Usage: andrea" in head
+    lines = examples.rstrip("\n").split("\n")
+    assert lines and all(line.startswith("    ") for line in lines)
+    assert lines[0].strip().startswith(f"andrea {command}".strip())
+
+
+def test_the_root_help_gives_each_command_one_whole_line():
+    output = CliRunner().invoke(app, ["--help"], prog_name="andrea").output
+    listed = output.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["ablate", "--help"], ["--version"]])
+def test_s46_help_loads_nothing_heavy(arguments):
+    code = (
+        "import sys\nfrom andrea.cli.app import main\n"
+        f"sys.argv = ['andrea', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print('loaded:', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "loaded: []\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["status"], ["model", "show", "gpt2"], ["schema"], ["doctor", "--help"], ["list", "presets", "--json"]],
+)
+def test_s46_reading_commands_load_no_torch(tmp_path, arguments):
+    code = (
+        "import sys\nfrom andrea.cli.app import main\n"
+        f"sys.argv = ['andrea', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print('loaded:', [m for m in ('torch', 'wandb', 'optuna', 'pandas') if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stderr == "loaded: []\n"
+
+
+def test_without_a_command_the_help_is_shown():
+    result = CliRunner().invoke(app, [], prog_name="andrea")
+    assert result.exit_code == 0
+    assert "Commands:" in result.output
+
+
+def test_completion_offers_names_of_presets_and_settings():
+    from andrea.cli import complete
+
+    assert "andrea-120m" in complete.presets("andrea-")
+    assert complete.settings("model.mlp") == ["model.mlp_ratio="]
+    assert "train.lr=" in complete.settings("train.")
+
+
+def test_completion_finds_the_studies_of_the_runs_folder(tmp_path, monkeypatch):
+    from andrea.cli import complete
+
+    for name in ("norm-placement-ab12", "other-cd34"):
+        (tmp_path / "studies" / name).mkdir(parents=True)
+        (tmp_path / "studies" / name / "study.json").write_text("{}")
+    monkeypatch.setenv("ANDREA_RUNS", str(tmp_path))
+    assert complete.studies("norm") == ["norm-placement-ab12"]
