@@ -1,0 +1,147 @@
+"""Statistics of paired differences (arm − baseline, in nats of loss; negative is better).
+
+scipy does the work; what is here are the edges: standard deviation 0, Holm's step-down, and what n pairs can see.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+ROUNDING = 1e-12
+"""Nats below which a spread or a mean is float rounding, not noise: such differences count as constant."""
+POWER = 0.8
+"""Chance of seeing an effect that `pairs_needed` and `smallest_visible` ask for."""
+MOST_PAIRS = 10_000
+"""More pairs than this is no advice."""
+
+Alternative = Literal["two-sided", "less", "greater"]
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Mean, or None of nothing."""
+    return float(np.mean(values)) if len(values) else None
+
+
+def sd_of(values: Sequence[float]) -> float | None:
+    """Standard deviation with n − 1, or None below two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def p_value(differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided") -> float:
+    """p of a one-sample t test of the differences' mean against `about` (as `scipy.stats.ttest_1samp`).
+
+    Without spread there is nothing to test against: p is 1 where the mean does not contradict the null, else 0.
+
+    Raises:
+        ValueError: fewer than two differences.
+    """
+    mean, error = _mean_and_error(differences)
+    excess = mean - about
+    against = {"two-sided": abs(excess), "greater": excess, "less": -excess}[alternative]
+    if error == 0:
+        return 0.0 if against > ROUNDING else 1.0
+    tail = float(special.stdtr(len(differences) - 1, -against / error))
+    return 2 * tail if alternative == "two-sided" else tail
+
+
+def beyond(differences: Sequence[float], regret: float) -> float:
+    """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the larger."""
+    mean = float(np.mean(differences))
+    return p_value(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
+
+
+def tost(differences: Sequence[float], margin: float) -> float:
+    """p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987); 1 if there is no margin."""
+    if margin <= 0:
+        return 1.0
+    return max(p_value(differences, -margin, "greater"), p_value(differences, margin, "less"))
+
+
+def interval(differences: Sequence[float], alpha: float) -> tuple[float, float]:
+    """Two-sided t interval of the mean at level 1 − alpha; a point without spread.
+
+    Raises:
+        ValueError: fewer than two differences.
+    """
+    mean, error = _mean_and_error(differences)
+    half = error * critical(len(differences), alpha)
+    return mean - half, mean + half
+
+
+@functools.lru_cache(maxsize=4096)
+def critical(n: int, alpha: float) -> float:
+    """Two-sided critical value of t with n − 1 degrees of freedom."""
+    return float(-special.stdtrit(n - 1, alpha / 2))
+
+
+def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard error; the error is 0 where the spread is rounding."""
+    n = len(differences)
+    if n < 2:
+        raise ValueError("a test needs at least two differences")
+    values = np.asarray(differences, dtype=float)
+    mean, sd = float(values.mean()), float(values.std(ddof=1))
+    return mean, sd / math.sqrt(n) if sd > ROUNDING else 0.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) step-down adjustment, in the order given."""
+    adjusted = [1.0] * len(p_values)
+    running = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = running
+    return adjusted
+
+
+def power(effect: float, n: int, alpha: float) -> float:
+    """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of differences."""
+    from scipy import stats
+
+    bound, shift = critical(n, alpha), abs(effect) * math.sqrt(n)
+    upper, lower = float(stats.nct.sf(bound, n - 1, shift)), float(stats.nct.cdf(-bound, n - 1, shift))
+    # Far out scipy gives nan: for the near side that is certainty, for the far side nothing.
+    return min(1.0, (1.0 if math.isnan(upper) else upper) + (0.0 if math.isnan(lower) else lower))
+
+
+def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
+    """Fewest pairs that see `effect` with 80 % power at this sd of differences; None if no sensible number does.
+
+    `effect` is the smallest that matters, set beforehand. Putting the effect just seen here would turn "no verdict"
+    into advice to go on until there is one.
+    """
+    if effect <= 0:
+        return None
+    if sd <= ROUNDING:
+        return 2
+    # With a known sd a normal test would do with this many; the t test needs a few more, never fewer.
+    quantiles = float(special.ndtri(1 - alpha / 2) + special.ndtri(POWER))
+    normal = (quantiles * sd / effect) ** 2
+    if normal >= MOST_PAIRS:
+        return None
+    n = max(2, math.ceil(normal))
+    while power(effect / sd, n, alpha) < POWER:
+        n += 1
+    return n
+
+
+@functools.lru_cache(maxsize=256)
+def visible(n: int, alpha: float) -> float:
+    """Smallest effect, in sd of differences, that n pairs see with 80 % power."""
+    from scipy import optimize
+
+    high = 1.0
+    while power(high, n, alpha) < POWER:
+        high *= 2
+    return float(optimize.brentq(lambda effect: power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6))
+
+
+def fisher(bad: int, good: int, other_bad: int, other_good: int) -> float:
+    """Fisher's exact two-sided p that two arms fail equally often."""
+    from scipy import stats
+
+    return float(stats.fisher_exact(np.array([[bad, good], [other_bad, other_good]])).pvalue)

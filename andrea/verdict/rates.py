@@ -1,0 +1,247 @@
+"""The learning rate of an arm: a common half-decade grid, two midpoints, the vertex of a parabola.
+
+Everything here is a pure function of the points measured so far (docs/method.md, *Tuning*). x is log10 of the
+learning rate throughout; losses are in nats per token.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Side = Literal["low", "high"]
+
+FULL_TRIALS = 7
+"""Five grid rates and two midpoints: the least that the vertex needs. Below it the rate is *hardly tuned*."""
+
+CONVEX = 1e-9
+"""Curvature in nats per squared decade that counts as more than rounding."""
+
+_FEWER: dict[int, tuple[int, ...]] = {
+    1: (0,),
+    2: (-1, 1),
+    3: (-2, 0, 2),
+    4: (-2, -1, 0, 1),
+    5: (-2, -1, 0, 1, 2),
+    6: (-3, -2, -1, 0, 1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One finished tuning run."""
+
+    lr: float
+    loss: float
+    """Final loss on the tune part; the loss at initialisation if the run diverged or stalled."""
+    ok: bool = True
+    """False: diverged or stalled. Such a point counts as tried, never as best, and never enters a fit."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.loss):
+            raise ValueError(f"loss at lr {self.lr} is {self.loss}: score what diverged by the loss at initialisation")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Least-squares parabola `c0 + c1 x + c2 x²` in x = log10 lr."""
+
+    coefficients: tuple[float, float, float]
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+
+    def at(self, lr: float) -> float:
+        """Fitted loss at a rate."""
+        c0, c1, c2 = self.coefficients
+        x = math.log10(lr)
+        return c0 + c1 * x + c2 * x * x
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rate at which an arm is replicated, and how it was found."""
+
+    lr: float
+    method: Literal["vertex", "argmin"]
+    note: str
+    """Empty, or why it is the argmin, clamped, or at an edge."""
+    edge: Side | None
+    """Side of the grid at which the best point still lies after every extension: the verdict is inconclusive."""
+    fit: Fit | None
+    """The parabola of the vertex; for an argmin the one through its window where there is one (it gives the regret)."""
+    hardly_tuned: bool
+    grid: tuple[float, ...]
+    """The common grid, extensions included."""
+    window: tuple[Point, ...]
+    """Good points between the best grid point's two neighbours: what the choice was made from."""
+    reach: tuple[float, float]
+    """Rates between which the arm's best may lie: the window, stretched to the first bad rate where one ends it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "lr": self.lr,
+            "method": self.method,
+            "note": self.note,
+            "edge": self.edge,
+            "fit": self.fit.to_dict() if self.fit else None,
+            "hardly_tuned": self.hardly_tuned,
+            "grid": list(self.grid),
+            "window": [asdict(p) for p in self.window],
+            "reach": list(self.reach),
+        }
+
+
+def round3(x: float) -> float:
+    """Three significant digits: what a config states and a reader can copy."""
+    return float(f"{x:.3g}")
+
+
+def grid(trials: int, center: float) -> list[float]:
+    """The common grid of a protocol, ascending, half a decade apart.
+
+    `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many evenly spaced
+    rates: one, or two half a decade either side, or three a decade apart, or four to six neighbours. An even
+    number has its extra rate on the low side, where nothing diverges.
+
+    Raises:
+        ValueError: no trial, or a rate that is not positive.
+    """
+    if trials < 1:
+        raise ValueError(f"trials must be at least 1, not {trials}")
+    if trials < FULL_TRIALS:
+        steps: Sequence[int] = _FEWER[trials]
+    else:
+        low = -((trials - 2) // 2)
+        steps = range(low, low + trials - 2)
+    middle = exponent(center)
+    return [round3(10 ** (middle + step / 2)) for step in steps]
+
+
+def exponent(lr: float) -> float:
+    """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not by 0.00999.
+
+    Raises:
+        ValueError: the rate is not a positive number.
+    """
+    if not (lr > 0 and math.isfinite(lr)):
+        raise ValueError(f"a learning rate must be positive, not {lr}")
+    x = math.log10(lr)
+    nearest = round(2 * x) / 2
+    return nearest if round3(10**nearest) == round3(lr) else x
+
+
+def best(points: Sequence[Point]) -> Point | None:
+    """The good point with the lowest loss; ties go to the lower rate; None without a good point."""
+    good = [p for p in points if p.ok]
+    return min(good, key=lambda p: (p.loss, p.lr)) if good else None
+
+
+def on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
+    """The points that lie on the grid, ascending (midpoints left out)."""
+    wanted = set(rates)
+    return sorted((p for p in points if p.lr in wanted), key=lambda p: p.lr)
+
+
+def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
+    """The side of the grid at which the best grid point lies, or None.
+
+    A diverged or stalled neighbour is a neighbour: the optimum is bracketed by it. Below three rates every point is
+    at an edge, which says nothing: None.
+    """
+    top = best(on_grid(points, rates))
+    if top is None or len(rates) < 3:
+        return None
+    if top.lr == min(rates):
+        return "low"
+    return "high" if top.lr == max(rates) else None
+
+
+def extension(rates: Sequence[float], side: Side) -> float:
+    """The rate half a decade beyond the grid's `side`."""
+    if side == "low":
+        return round3(10 ** (exponent(min(rates)) - 0.5))
+    return round3(10 ** (exponent(max(rates)) + 0.5))
+
+
+def midpoints(rates: Sequence[float], lr: float) -> list[float]:
+    """The rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
+    low, high = neighbours(rates, lr)
+    return [round3(10 ** ((exponent(lr) + exponent(other)) / 2)) for other in (low, high) if other is not None]
+
+
+def neighbours(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
+    """The grid rates below and above a grid rate."""
+    ascending = sorted(rates)
+    i = ascending.index(lr)
+    return (ascending[i - 1] if i else None, ascending[i + 1] if i + 1 < len(ascending) else None)
+
+
+def parabola(points: Sequence[Point]) -> Fit | None:
+    """Least squares through at least three points, or None if fewer or not convex."""
+    if len({p.lr for p in points}) < 3:
+        return None
+    x = np.log10([p.lr for p in points])
+    # Centred and scaled: the normal equations in raw log10 lr lose digits.
+    shift = float(x.mean())
+    a2, a1, a0 = (float(c) for c in np.polyfit(x - shift, [p.loss for p in points], 2))
+    if not a2 > CONVEX:
+        return None
+    coefficients = (a0 - a1 * shift + a2 * shift**2, a1 - 2 * a2 * shift, a2)
+    return Fit(coefficients, tuple(p.lr for p in points), tuple(p.loss for p in points))
+
+
+def choose(points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False) -> Choice:
+    """The rate of an arm from all its points: the vertex, or the argmin where a vertex cannot be trusted.
+
+    Args:
+        points: every finished tuning run of the arm.
+        rates: the common grid, extensions included.
+        hardly_tuned: the protocol has too few trials for midpoints: argmin, whatever the points look like.
+
+    Raises:
+        ValueError: no good point on the grid (such an arm is unstable and gets no rate).
+    """
+    top = best(on_grid(points, rates))
+    if top is None:
+        raise ValueError("no good point on the grid: this arm has no rate")
+    low, high = neighbours(rates, top.lr)
+    inside = [p for p in points if (low or top.lr) <= p.lr <= (high or top.lr)]
+    window = tuple(sorted((p for p in inside if p.ok), key=lambda p: p.lr))
+    side = edge(points, rates)
+    fit = parabola(window)
+    common = (side, fit, hardly_tuned, tuple(rates), window, _reach(inside, window))
+    lowest = best(points)
+    assert lowest is not None
+    why = _why_argmin(window, fit, side, hardly_tuned)
+    if why or fit is None:
+        return Choice(lowest.lr, "argmin", why, *common)
+    _, c1, c2 = fit.coefficients
+    raw = -c1 / (2 * c2)
+    first, last = math.log10(window[0].lr), math.log10(window[-1].lr)
+    note = "" if first <= raw <= last else "vertex clamped to the span of the points"
+    lr = round3(10 ** min(max(raw, first), last))
+    return Choice(lr, "vertex", note, *common)
+
+
+def _reach(inside: Sequence[Point], window: Sequence[Point]) -> tuple[float, float]:
+    first, last = window[0].lr, window[-1].lr
+    below = max((p.lr for p in inside if p.lr < first), default=first)
+    above = min((p.lr for p in inside if p.lr > last), default=last)
+    return below, above
+
+
+def _why_argmin(window: Sequence[Point], fit: Fit | None, side: Side | None, hardly_tuned: bool) -> str:
+    if side:
+        return f"best at the {side} edge of the grid"
+    if hardly_tuned:
+        return "rate hardly tuned: too few trials for midpoints"
+    if len(window) < 4:
+        return f"only {len(window)} good points round the best: argmin"
+    return "not convex round the best: argmin" if fit is None else ""

@@ -1,0 +1,110 @@
+"""What tuning does next: a pure function from all points so far to the next generation of runs.
+
+The controller calls `next_step` with every finished tuning run, starts the runs that it names, and calls it again.
+Nothing is remembered in between, so a killed study decides the same when it is resumed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from andrea.verdict.protocol import Protocol
+from andrea.verdict.rates import (
+    FULL_TRIALS,
+    Choice,
+    Point,
+    best,
+    choose,
+    edge,
+    extension,
+    grid,
+    midpoints,
+    on_grid,
+)
+
+Phase = Literal["grid", "extension", "midpoint", "done"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The next generation, or the end of tuning."""
+
+    phase: Phase
+    generation: int
+    """0 for the grid, then one more for every extension, and for the midpoints."""
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """Runs of this generation that `arms` has no point of, by arm, ascending; empty when done."""
+    grid: list[float] = field(default_factory=list)
+    """The common grid, extensions included."""
+    choices: dict[str, Choice] = field(default_factory=dict)
+    """When done: the rate of every arm that has one."""
+    untrainable: list[str] = field(default_factory=list)
+    """Arms without one good trial on the first grid: *unstable* (the baseline: *invalid*). No rate, no replicates."""
+    note: str = ""
+    """For the log: why this generation."""
+
+
+def next_step(arms: Mapping[str, Sequence[Point]], protocol: Protocol, *, baseline: str | None = None) -> Decision:
+    """Decide the next generation of tuning runs.
+
+    Args:
+        arms: every declared arm (the baseline too) and its finished tuning runs, in any order; diverged and stalled
+            runs as `Point(lr, initial_loss, ok=False)`. A run that crashed is no point: its rate is asked for again.
+        protocol: the frozen protocol.
+        baseline: if named and without a good trial, tuning ends at once: nothing can be compared.
+
+    The grid is extended for every arm that trains, by half a decade at each side where the best of any arm lies
+    (both sides in one generation if two arms pull apart), in at most `protocol.extensions` generations. An arm whose
+    best is still at an edge gets no midpoints: its verdict is *inconclusive (rate at edge)* already.
+    """
+    rates = grid(protocol.trials, protocol.center)
+    missing = _missing(arms, dict.fromkeys(arms, rates))
+    if missing:
+        return Decision("grid", 0, missing, rates, note=f"{len(rates)} rates common to all arms")
+    untrainable = [arm for arm, points in arms.items() if best(on_grid(points, rates)) is None]
+    alive = {arm: points for arm, points in arms.items() if arm not in untrainable}
+    if baseline in untrainable:
+        return Decision("done", 0, {}, rates, {}, untrainable, "the baseline has no good trial")
+    generation = 0
+    while generation < protocol.extensions and (sides := _sides(alive, rates)):
+        generation += 1
+        added = [extension(rates, "low")] if "low" in sides else []
+        added += [extension(rates, "high")] if "high" in sides else []
+        rates = sorted([*rates, *added])
+        missing = _missing(alive, dict.fromkeys(alive, added))
+        if missing:
+            note = "; ".join(f"best of {', '.join(who)} at the {side} edge" for side, who in sides.items())
+            return Decision("extension", generation, missing, rates, {}, untrainable, note)
+    hardly_tuned = protocol.trials < FULL_TRIALS
+    if not hardly_tuned:
+        missing = _missing(alive, {arm: _midpoints(points, rates) for arm, points in alive.items()})
+        if missing:
+            note = "two midpoints round the best of each arm"
+            return Decision("midpoint", generation + 1, missing, rates, {}, untrainable, note)
+    choices = {arm: choose(points, rates, hardly_tuned=hardly_tuned) for arm, points in alive.items()}
+    return Decision("done", generation + 2 - hardly_tuned, {}, rates, choices, untrainable)
+
+
+def _sides(alive: Mapping[str, Sequence[Point]], rates: Sequence[float]) -> dict[str, list[str]]:
+    """Sides of the grid at which some arm's best lies, with those arms."""
+    sides: dict[str, list[str]] = {}
+    for arm, points in alive.items():
+        side = edge(points, rates)
+        if side:
+            sides.setdefault(side, []).append(arm)
+    return sides
+
+
+def _midpoints(points: Sequence[Point], rates: Sequence[float]) -> list[float]:
+    top = best(on_grid(points, rates))
+    return midpoints(rates, top.lr) if top and not edge(points, rates) else []
+
+
+def _missing(arms: Mapping[str, Sequence[Point]], wanted: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Wanted rates that have no point yet; arms that lack none are left out."""
+    missing = {}
+    for arm, rates in wanted.items():
+        tried = {p.lr for p in arms[arm]}
+        if lacking := [lr for lr in rates if lr not in tried]:
+            missing[arm] = lacking
+    return missing
