@@ -1,0 +1,41 @@
+"""`python -m andrea.training JOB.json`: train one job in a process of its own. Exit status as of the andrea command."""
+
+import sys
+from pathlib import Path
+
+from andrea.config import build
+from andrea.errors import AndreaError, UserError
+from andrea.store.files import read_json
+from andrea.training.job import Job, reason
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job in a file: 0, the run is done; 1, it failed or is being trained elsewhere; 2, no job."""
+    try:
+        if len(arguments) != 1:
+            raise UserError("usage: python -m andrea.training JOB.json")
+        path = Path(arguments[0])
+        try:
+            described = read_json(path)
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON: {error}") from error
+        if not isinstance(described, dict):
+            raise UserError(f"{path}: no such job")
+        job = build(Job, described, str(path))
+        result = job.run()
+    except AndreaError as error:
+        print(f"andrea: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        print(f"andrea: {reason(error)}", file=sys.stderr)
+        return 1
+    if result is None:
+        print(f"andrea: run {job.run_id[:12]} is being trained by another process", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""What determines a run's numbers, and the name that follows from it. `auto` is resolved here, once per study.
+
+A run id is the digest of: the canonical configuration, the data's fingerprint, the numerics versions of the components
+used, the platform, the route and the number of the repeat. What cannot change a number is normalised away or left out.
+"""
+
+import hashlib
+import importlib
+import importlib.metadata
+import platform as machine
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import andrea
+from andrea.config import RunConfig
+from andrea.data.batches import require_batches
+from andrea.data.prepared import Prepared, require_vocab
+from andrea.errors import UserError
+from andrea.model.config import VARIANTS, variant
+from andrea.store.digest import digest
+from andrea.training import schedule
+
+ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
+"""Settings of `train` that change bits but not the experiment."""
+DATA = ("eval_part", "eval_tokens", "curve_tokens")
+"""Settings of `data` that the fingerprint does not cover."""
+NEUTRAL: dict[str, Any] = {"train.kernels": "torch"}
+"""Settings that mean, at this value, what was done before they existed: left out, so that older ids stay."""
+COMPONENTS: dict[str, int] = {"attention": 1, "batches": 1, "evaluation": 1, "loop": 1, "optimizer": 1, "schedule": 1}
+"""Numerics versions of what every run uses: raise one when the same input gives other bits. Variants carry their own
+(`numerics` of the class). Version 1 is left out of the identity, so a new component leaves older ids alone."""
+
+
+def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> RunConfig:
+    """The configuration with nothing left to choose: vocabulary, final norm, device, precision, compile, micro-batch.
+
+    Args:
+        host_device: `cpu` or `cuda` where the command named one; a device named in `train.device` comes first.
+
+    Raises:
+        UserError: `cuda` is asked for and absent, the vocabulary is smaller than the tokenizer's, or the budget or the
+            text is smaller than a batch.
+    """
+    schedule.steps(cfg)
+    require_batches(prepared, cfg.train.batch_size, cfg.model.context)
+    device = cfg.train.device if cfg.train.device != "auto" else host_device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: this torch sees no CUDA device; use --device cpu")
+    on_gpu = device == "cuda"
+    train = {
+        "device": device,
+        "dtype": cfg.train.dtype if cfg.train.dtype != "auto" else ("bfloat16" if on_gpu else "float32"),
+        "compile": cfg.train.compile if cfg.train.compile != "auto" else ("on" if on_gpu else "off"),
+        "kernels": "torch",
+        "micro_batch": min(cfg.train.micro_batch or cfg.train.batch_size, cfg.train.batch_size),
+    }
+    model = {
+        "vocab_size": require_vocab(prepared, cfg.model.vocab_size),
+        "final_norm": cfg.model.has_final_norm,
+    }
+    return cfg.model_copy(
+        update={"train": cfg.train.model_copy(update=train), "model": cfg.model.model_copy(update=model)}
+    )
+
+
+def identity(
+    cfg: RunConfig, fingerprint: str, repeat: int = 0, platform: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """What `run_id` digests.
+
+    Args:
+        cfg: as `resolve` returns it.
+        fingerprint: of the data.
+        repeat: 0, or the number of a control that trains the same thing again.
+        platform: instead of this machine's.
+    """
+    return {
+        "config": canonical(cfg),
+        "data": fingerprint,
+        "numerics": numerics(cfg),
+        "platform": platform or this_platform(cfg.train.device),
+        "route": {
+            **_without_neutral({"train": cfg.train.model_dump(mode="json", include=set(ROUTE))})["train"],
+            "layout": "solo",
+            "world_size": 1,
+        },
+        "repeat": repeat,
+    }
+
+
+def run_id(identity: dict[str, Any]) -> str:
+    """The name of a run."""
+    return digest(identity)
+
+
+def canonical(cfg: RunConfig) -> dict[str, Any]:
+    """The resolved configuration without what the fingerprint, the platform and the route say, inactive settings set to
+    their defaults: two configurations that provably train the same have one canonical form."""
+    train = cfg.train.model_dump(mode="json", exclude={*ROUTE, "device"})
+    train["tokens"] = schedule.steps(cfg) * schedule.batch_tokens(cfg)
+    if cfg.train.schedule == "constant":
+        train["final_lr"] = type(cfg.train).model_fields["final_lr"].default
+    return _without_neutral(
+        {
+            "model": cfg.model.model_dump(mode="json"),
+            "data": cfg.data.model_dump(mode="json", include=set(DATA)),
+            "train": train,
+            "seed": cfg.seed,
+        }
+    )
+
+
+def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:
+    kept = dict(sections)
+    for path, value in NEUTRAL.items():
+        section, _, field = path.partition(".")
+        if section in kept and kept[section].get(field) == value:
+            kept[section] = {k: v for k, v in kept[section].items() if k != field}
+    return kept
+
+
+def numerics(cfg: RunConfig) -> dict[str, Any]:
+    """Versions above 1 of the components that this configuration uses, and digests of the sources of a user's own."""
+    versions: dict[str, Any] = {name: version for name, version in COMPONENTS.items() if version != 1}
+    for axis in VARIANTS:
+        name = getattr(cfg.model, axis)
+        chosen = variant(axis, name)
+        version = getattr(chosen, "numerics", 1)
+        if version != 1:
+            versions[f"{axis}={name}"] = version
+        if not chosen.__module__.startswith("andrea."):
+            versions[f"{axis}={name} source"] = _source_digest(chosen.__module__)
+    return versions
+
+
+def _source_digest(module: str) -> str:
+    source = importlib.import_module(module).__file__
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+
+
+def this_platform(device: str) -> dict[str, str]:
+    """What bits depend on besides the program: torch's minor version and the kind of processor."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    if device == "cuda":
+        return {"torch": version, "device": torch.cuda.get_device_name()}
+    return {"torch": version, "device": f"{machine.machine()} {torch.backends.cpu.get_cpu_capability()}"}
+
+
+def env(device: str = "cpu") -> dict[str, Any]:
+    """Where a run was trained: versions, git hash and dirty flag (None outside a checkout), host, device."""
+    return {
+        "andrea": _version("andrea"),
+        "python": machine.python_version(),
+        **{name: _version(name) for name in ("torch", "numpy", "pydantic", "tokenizers")},
+        "cuda": torch.version.cuda,
+        "git": git_state(),
+        "host": socket.gethostname(),
+        "system": machine.platform(),
+        **{f"platform_{key}": value for key, value in this_platform(device).items()},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def git_state(package: Path = Path(andrea.__file__).parent) -> dict[str, Any] | None:
+    """Commit of the checkout that the package's code is tracked in, and whether its tree differs from that commit."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return {"hash": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", ":/"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,151 @@
+"""The training step: forward, backward over micro-batches, clipping, AdamW, and sums that stay on the device.
+
+Step k is a function of the state after step k - 1, the configuration and k alone: batch, learning rate and dropout's
+random stream are all drawn from (seed, k). That is why a resumed run continues exactly.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from andrea.config import RunConfig
+from andrea.data.batches import batch
+from andrea.data.prepared import Prepared
+from andrea.model.gpt import build_model
+from andrea.training import schedule
+from andrea.training.optim import clip, make_optimizer, set_lr
+
+
+class Trainer:
+    """Model, optimizer and step counter of one run, and sums over its steps.
+
+    Args:
+        cfg: resolved; no field is `auto`.
+        prepared: the data.
+    """
+
+    def __init__(self, cfg: RunConfig, prepared: Prepared) -> None:
+        self.cfg, self.prepared = cfg, prepared
+        self.steps = schedule.steps(cfg)
+        self.step = 0
+        self.device = torch.device(cfg.train.device)
+        # Drawn on the CPU whatever the device, so that initial weights are the same everywhere.
+        self.model = build_model(cfg.model, cfg.seed)
+        self.model.to(self.device).train()
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        compiled = cfg.train.compile == "on"
+        self.optimizer = make_optimizer(self.model, cfg.train, tensor_lr=compiled)
+        # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics use.
+        self.forward: Any = torch.compile(self.model) if compiled else self.model
+        self._loss_sum, self._norm_sum, self._tail_sum, self._norm = (
+            torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(4)
+        )
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of forward passes."""
+        if self.cfg.train.dtype == "bfloat16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def advance(self) -> None:
+        """Train one step. Nothing here waits for the device."""
+        cfg = self.cfg
+        x, y = batch(self.prepared, cfg.seed, self.step, cfg.train.batch_size, cfg.model.context)
+        seed_step(cfg.seed, self.step, self.device)
+        set_lr(self.optimizer, schedule.lr(self.step, self.steps, cfg.train))
+        loss = self.backward(torch.from_numpy(x), torch.from_numpy(y))
+        norm = clip(self.parameters, cfg.train.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._loss_sum += loss
+        self._norm_sum += norm
+        self._norm.copy_(norm)
+        if self.step >= self.steps - schedule.tail(self.steps):
+            self._tail_sum += loss
+        self.step += 1
+
+    def backward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add the gradient of the mean loss over [B, T] targets, one micro-batch at a time; returns that loss."""
+        size = self.cfg.train.micro_batch or len(x)
+        total = torch.zeros((), device=self.device)
+        for start in range(0, len(x), size):
+            inputs = x[start : start + size].to(self.device, non_blocking=True)
+            targets = y[start : start + size].to(self.device, non_blocking=True)
+            with self.autocast():
+                loss = self.forward(inputs, targets).sum() / y.numel()
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def warm_up(self) -> None:
+        """Compile before any clock runs, on a step whose gradients are thrown away."""
+        cfg = self.cfg
+        x, y = batch(self.prepared, cfg.seed, self.step, cfg.train.batch_size, cfg.model.context)
+        self.backward(torch.from_numpy(x), torch.from_numpy(y))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def sums(self) -> list[float]:
+        """Summed loss and norm since `restart`, summed loss of the last tenth, latest norm: one wait for all."""
+        return torch.stack([self._loss_sum, self._norm_sum, self._tail_sum, self._norm]).tolist()
+
+    def restart(self) -> None:
+        """Begin a new interval of summed loss and norm."""
+        self._loss_sum.zero_()
+        self._norm_sum.zero_()
+
+    def broken(self) -> bool:
+        """Whether a loss or a gradient since `restart` was not finite, where asking costs no wait for the device."""
+        if self.device.type != "cpu":
+            return False
+        return not (math.isfinite(self._loss_sum.item()) and math.isfinite(self._norm_sum.item()))
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later steps depend on, for a checkpoint."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sums": self.sums(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for held, value in zip(
+            (self._loss_sum, self._norm_sum, self._tail_sum, self._norm), state["sums"], strict=True
+        ):
+            held.fill_(value)
+        self.step = int(state["step"])
+
+
+def seed_step(seed: int, step: int, device: torch.device) -> None:
+    """Seed the device's random stream (dropout draws from it) by (seed, step)."""
+    mixed = int.from_bytes(hashlib.blake2b(f"dropout {seed} {step}".encode(), digest_size=7).digest(), "big")
+    torch.default_generator.manual_seed(mixed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(mixed)
+
+
+@contextmanager
+def untouched(device: torch.device) -> Iterator[None]:
+    """Leave torch's random streams, default dtype and thread count as they were found."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.set_num_threads(threads)

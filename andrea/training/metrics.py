@@ -1,0 +1,50 @@
+"""metrics.jsonl of one attempt: appended record by record, cut back to a checkpoint's offset on a resume."""
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class MetricsFile:
+    """An open metrics file.
+
+    Args:
+        path: created where it does not exist.
+        offset: bytes to keep; what a killed attempt wrote beyond them, a torn line included, is cut off.
+
+    Raises:
+        ValueError: the file is shorter than the offset, so it does not belong to that checkpoint.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        size = path.stat().st_size if path.exists() else 0
+        if size < offset:
+            raise ValueError(f"{path.name} has {size} bytes, the checkpoint wants {offset}")
+        self.offset = offset
+        self._file = path.open("ab")
+        self._file.truncate(offset)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one record, flushed, so that a reader sees whole lines and a kill tears at most the last one."""
+        line = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        self._file.write(line)
+        self._file.flush()
+        self.offset += len(line)
+
+    def sync(self) -> None:
+        """Bring everything to the disk, before a checkpoint refers to it."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

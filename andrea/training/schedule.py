@@ -1,0 +1,57 @@
+"""How many steps a run has, what happens at which of them, and the learning rate of each. Pure and torch-free."""
+
+import math
+
+from andrea.config import RunConfig
+from andrea.errors import UserError
+from andrea.training.config import TrainConfig
+
+
+def batch_tokens(cfg: RunConfig) -> int:
+    """Tokens of one optimizer step, B·T."""
+    return cfg.train.batch_size * cfg.model.context
+
+
+def steps(cfg: RunConfig) -> int:
+    """Optimizer steps of a run: the whole batches in its budget.
+
+    Raises:
+        UserError: the budget is smaller than one batch.
+    """
+    whole = cfg.train.tokens // batch_tokens(cfg)
+    if not whole:
+        raise UserError(
+            f"train.tokens {cfg.train.tokens}: less than one batch of {batch_tokens(cfg)} tokens "
+            f"(train.batch_size {cfg.train.batch_size} × model.context {cfg.model.context}); "
+            "raise train.tokens or lower train.batch_size"
+        )
+    return whole
+
+
+def lr(step: int, steps: int, cfg: TrainConfig) -> float:
+    """Learning rate of a step, 0 ≤ step < steps.
+
+    A linear warmup whose first step is already above zero, then the schedule's shape, whose last step runs exactly at
+    the floor. A run of one step runs at the peak.
+    """
+    warmup = min(round(cfg.warmup * steps), steps - 1)
+    if step < warmup:
+        return cfg.lr * ((step + 1) / warmup)
+    if cfg.schedule == "constant" or steps == 1:
+        return cfg.lr
+    # The last warmup step is the peak already; without a warmup the first step is.
+    start = max(warmup - 1, 0)
+    progress = (step - start) / (steps - 1 - start)
+    remaining = 1 - progress if cfg.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    floor = cfg.lr * cfg.final_lr
+    return floor + (cfg.lr - floor) * remaining
+
+
+def points(count: int, steps: int) -> frozenset[int]:
+    """Up to `count` evenly spaced numbers of steps done, the last of them `steps`; never 0."""
+    return frozenset(math.ceil(i * steps / count) for i in range(1, count + 1))
+
+
+def tail(steps: int) -> int:
+    """Steps of the last tenth of a run, at least one: their mean loss is the training loss that a result states."""
+    return max(1, steps // 10)

@@ -1,0 +1,158 @@
+"""What a run is called: golden names, what changes a name and what must not."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_kit import corpus, tiny
+
+from andrea.config import RunConfig, build
+from andrea.errors import UserError
+from andrea.model import config as model_config
+from andrea.training import identity as module
+from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
+
+HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
+RESOLVED = {
+    "train": {"device": "cpu", "dtype": "float32", "compile": "off", "kernels": "torch", "micro_batch": 8},
+    "model": {"vocab_size": 256, "final_norm": True},
+}
+GOLDEN = {
+    "": "b5525c93aaab8bfb6ad366ac748186cb1a42645c1733afa805f958afbcb00d4e",
+    "train.lr=0.01": "ed0af4df2f789235be622b88e7c4fae14f992dc65502a65a01ce74e9016d1179",
+    "model.activation=swiglu": "c287e4e3de6252defec3fcfd2801ceb82ccf8e57612fffc5b1c60117e005cd2d",
+    "train.threads=2": "db9190727b5789c285f99fdb0837189ee7de889e11c6e648a9f9886c212690c8",
+    "seed=2": "d7474a43df22c4aff99dc915b56d4325a914c5bd8126a381dca12270b054a734",
+}
+
+
+def named(**settings: Any) -> str:
+    """The run id of a tiny configuration."""
+    return run_id(identity(tiny(**settings), "f" * 64, platform=HERE))
+
+
+@pytest.mark.parametrize("override", GOLDEN)
+def test_golden_ids_stay(override: str) -> None:
+    """A changed id means that every store trains everything anew: only a change of numbers may do that."""
+    settings: dict[str, Any] = {section: dict(fields) for section, fields in RESOLVED.items()}
+    path, _, value = override.partition("=")
+    if "." in path:
+        section, field = path.split(".")
+        settings[section][field] = value
+    elif path:
+        settings[path] = value
+    found = identity(build(RunConfig, settings), "f" * 64, platform=HERE)
+    assert run_id(found) == GOLDEN[override]
+
+
+def test_what_determines_the_numbers_changes_the_name() -> None:
+    plain = named()
+    different = [
+        named(train__lr=0.01),
+        named(train__warmup=0.2),
+        named(train__final_lr=0.2),
+        named(train__micro_batch=2),
+        named(train__threads=2),
+        named(train__dtype="bfloat16"),
+        named(train__compile="on"),
+        named(train__tokens=23 * 64),
+        named(data__eval_part="tune"),
+        named(data__eval_tokens=320),
+        named(model__dropout=0.1),
+        named(model__norm_placement="post"),
+        named(seed=2),
+        run_id(identity(tiny(), "e" * 64, platform=HERE)),
+        run_id(identity(tiny(), "f" * 64, 1, platform=HERE)),
+        run_id(identity(tiny(), "f" * 64, platform={**HERE, "device": "x86_64 AVX2"})),
+    ]
+    assert len({plain, *different}) == 1 + len(different)
+
+
+def test_what_changes_nothing_changes_no_name(tmp_path: Path) -> None:
+    plain = named()
+    copy = tmp_path / "elsewhere.txt"
+    assert named(data__source=f"text:{copy}") == plain  # the fingerprint stands for the text, wherever it lies
+    assert named(train__micro_batch=4) == named(train__micro_batch=400) == plain
+    assert named(train__tokens=24 * 64 + 63) == plain  # what does not fill a batch is not trained
+    assert named(model__final_norm=True) == named(model__vocab_size=256) == plain
+    assert named(model__norm_placement="post", model__final_norm=False) == named(model__norm_placement="post")
+    assert named(train__dtype="float32", train__compile="off", train__kernels="torch") == plain
+    assert named(train__schedule="constant", train__final_lr=0.5) == named(train__schedule="constant")
+
+
+def test_a_later_field_at_the_value_that_means_before_keeps_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = canonical(tiny())
+    monkeypatch.setitem(module.NEUTRAL, "train.beta1", 0.9)
+    assert canonical(tiny())["train"].keys() == old["train"].keys() - {"beta1"}
+    assert canonical(tiny(train__beta1=0.8))["train"].keys() == old["train"].keys()
+
+
+def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    gelu, relu = named(), named(model__activation="relu")
+    assert module.numerics(tiny()) == {}
+    monkeypatch.setattr(model_config.variant("activation", "relu"), "numerics", 2)
+    assert named(model__activation="relu") != relu
+    assert named() == gelu
+    monkeypatch.setitem(module.COMPONENTS, "optimizer", 2)
+    assert named() != gelu
+
+
+def test_the_source_of_a_users_own_variant_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "my_own_mlps.py"
+    source.write_text("from andrea.model.mlps import Relu\n\n\nclass Mine(Relu):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(model_config.VARIANTS["activation"], "mine", "my_own_mlps:Mine")
+    first = named(model__activation="mine")
+    assert named(model__activation="mine") == first
+    source.write_text(source.read_text() + "# another text\n")
+    assert named(model__activation="mine") != first
+
+
+def test_resolving_leaves_nothing_to_choose_and_is_done_once() -> None:
+    asked = build(RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}})
+    cfg = resolve(asked, corpus(), "cpu")
+    assert "auto" not in cfg.train.model_dump().values()
+    assert (cfg.model.vocab_size, cfg.model.final_norm, cfg.train.micro_batch) == (256, True, 8)
+    assert (cfg.train.device, cfg.train.dtype, cfg.train.compile) == ("cpu", "float32", "off")
+    assert resolve(cfg, corpus()) == cfg
+
+
+def test_a_gpu_takes_bfloat16_and_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    cfg = resolve(build(RunConfig, {}), corpus())
+    assert (cfg.train.device, cfg.train.dtype, cfg.train.compile) == ("cuda", "bfloat16", "on")
+    assert resolve(build(RunConfig, {"train": {"device": "cpu"}}), corpus(), "cuda").train.device == "cpu"
+
+
+def test_a_missing_gpu_and_a_vocabulary_too_small_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no CUDA device"):
+        resolve(build(RunConfig, {"train": {"device": "cuda"}}), corpus())
+    with pytest.raises(UserError, match="vocab_size 100"):
+        resolve(build(RunConfig, {"model": {"vocab_size": 100}}), corpus(), "cpu")
+
+
+def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", *who, "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    git("init")
+    assert git_state(package) is None  # not tracked: an installed copy below somebody else's checkout
+    git("add", ".")
+    git("commit", "-m", "first")
+    git_state.cache_clear()
+    clean = git_state(package)
+    assert clean is not None
+    assert len(clean["hash"]) == 40
+    assert not clean["dirty"]
+    git_state.cache_clear()
+    (package / "new.py").write_text("1")
+    assert git_state(package) == {"hash": clean["hash"], "dirty": True}
+    git_state.cache_clear()
+    assert {"torch", "python", "git", "host", "platform_device"} <= env().keys()
