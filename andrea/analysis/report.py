@@ -1,0 +1,169 @@
+"""What a report is made of: sections of text, tables, figures and code, free of any format."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from andrea.analysis import text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table as it is shown."""
+
+    key: str | tuple[str, ...]
+    """Column of the frame; several for what is shown together, as an interval's ends. The first one sorts."""
+    header: str
+    show: Callable[..., str] = text.plain
+    """Writes the value or values of `key`."""
+    numeric: bool = False
+    """Aligned right, sorted by number."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The frame's columns behind it."""
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+
+def numbers(key: str | tuple[str, ...], header: str, show: Callable[..., str] = text.loss) -> Column:
+    """A column of numbers."""
+    return Column(key, header, show, numeric=True)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as it is shown, and the value that sorts it."""
+
+    text: str
+    sort: str
+    numeric: bool
+    badge: str = ""
+    """The text's first word, where it is shown as a badge."""
+
+    @property
+    def rest(self) -> str:
+        """The text without the badge."""
+        return self.text[len(self.badge) :].strip()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: the frame holds raw numbers and goes to CSV whole, the columns say how it is read."""
+
+    name: str
+    """File name without an ending, unique in a report."""
+    caption: str
+    frame: pd.DataFrame
+    columns: Sequence[Column]
+    sortable: bool = True
+    mark: str | None = None
+    """Column whose first words are shown as badges (verdicts, outcomes)."""
+
+    def rows(self) -> list[list[Cell]]:
+        """What is shown, row by row."""
+        records = self.frame.to_dict("records")
+        return [[_cell(column, record, self.mark) for column in self.columns] for record in records]
+
+
+def _cell(column: Column, record: dict[Any, Any], mark: str | None) -> Cell:
+    values = [record[key] for key in column.keys]
+    sort = "" if text.absent(values[0]) else repr(float(values[0])) if column.numeric else str(values[0])
+    shown = column.show(*values)
+    return Cell(shown, sort, column.numeric, shown.split(" ")[0] if column.key == mark else "")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: one Vega-Lite specification, which is interactive on the page and an SVG beside it."""
+
+    name: str
+    """File name without an ending, unique in a report."""
+    caption: str
+    """What to see in it."""
+    spec: dict[str, Any]
+    legend: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Arm → (label, colour): the buttons that hide and show the arm."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """What other marks mean: sign → meaning."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    body: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of short statements."""
+
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Callout:
+    """Something that must not be overlooked."""
+
+    title: str
+    body: str
+    kind: str = "warning"
+    """warning or note."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Text to copy, folded where it is long."""
+
+    title: str
+    body: str
+    language: str = "yaml"
+    folded: bool = True
+
+
+Item = Table | Figure | Text | Bullets | Callout | Code
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a report."""
+
+    title: str
+    items: Sequence[Item]
+
+    @property
+    def anchor(self) -> str:
+        """Its name in links."""
+        return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report: the first screen, then sections, and the tables that are written as files."""
+
+    title: str
+    question: str
+    answer: str
+    """One sentence."""
+    head: Sequence[Item]
+    """The rest of the first screen."""
+    sections: Sequence[Section]
+    frames: dict[str, pd.DataFrame]
+    """Whole tables by file name; every shown table is written too."""
+    details: Sequence[tuple[str, str]] = ()
+    """Small facts under the title: name, value."""
+
+    def items(self) -> list[Item]:
+        """Everything in reading order."""
+        return [*self.head, *(item for section in self.sections for item in section.items)]
+
+    def figures(self) -> list[Figure]:
+        """Every figure in reading order."""
+        return [item for item in self.items() if isinstance(item, Figure)]
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every file of numbers: the whole tables, and those that are shown and not among them."""
+        shown = {item.name: item.frame for item in self.items() if isinstance(item, Table)}
+        return self.frames | {name: frame for name, frame in shown.items() if name not in self.frames}

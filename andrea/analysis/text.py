@@ -1,0 +1,179 @@
+"""How numbers and verdicts are written, on the page and in the terminal. Loads neither pandas nor altair."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from andrea.analysis.verdicts import verdict_rows
+from andrea.store.studies import StudyFolder
+
+NOTHING = "–"
+"""What stands where there is no number."""
+
+
+def absent(value: Any) -> bool:
+    """Whether there is no value: None, NaN, or pandas' NA."""
+    return value is None or (value != value) is True or type(value).__name__ in ("NAType", "NaTType")
+
+
+def plain(value: Any) -> str:
+    """Any value as it is."""
+    return NOTHING if absent(value) else str(value)
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number with that many decimals and a true minus sign."""
+    return NOTHING if absent(value) else _minus(f"{float(value):,.{digits}f}")
+
+
+def loss(value: Any) -> str:
+    """A loss in nats, four decimals."""
+    return number(value)
+
+
+def signed(value: Any) -> str:
+    """A difference in nats, four decimals, its sign always shown."""
+    return NOTHING if absent(value) else _minus(f"{float(value):+.4f}")
+
+
+def small(value: Any) -> str:
+    """A small quantity in nats: four decimals, or two significant digits below that."""
+    if absent(value) or float(value) == 0 or abs(float(value)) >= 1e-3:
+        return number(value)
+    return _minus(f"{float(value):.{1 - math.floor(math.log10(abs(float(value))))}f}")
+
+
+def interval(low: Any, high: Any) -> str:
+    """An interval of differences: `[−0.0123, +0.0456]`."""
+    return NOTHING if absent(low) or absent(high) else f"[{signed(low)}, {signed(high)}]"
+
+
+def span(low: Any, high: Any) -> str:
+    """An interval of plain values: `[2.5012, 2.5456]`."""
+    return NOTHING if absent(low) or absent(high) else f"[{loss(low)}, {loss(high)}]"
+
+
+def rate(value: Any) -> str:
+    """A learning rate to three significant digits, never in a form that YAML reads as text."""
+    if absent(value):
+        return NOTHING
+    text = f"{float(value):.3g}"
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(exponent)}" if e else text
+
+
+def short(value: Any) -> str:
+    """A number to three significant digits, without an exponent where it can be."""
+    return NOTHING if absent(value) else _minus(f"{float(value):.3g}")
+
+
+def probability(value: Any) -> str:
+    """A p-value to two significant digits."""
+    if absent(value):
+        return NOTHING
+    return "< 0.0001" if float(value) < 1e-4 else f"{float(value):.2g}"
+
+
+def count(value: Any) -> str:
+    """A whole number with thousands separated."""
+    return NOTHING if absent(value) else _minus(f"{round(float(value)):,}")
+
+
+def big(value: Any) -> str:
+    """A large quantity to three digits: 1.23 M, 4.5 G."""
+    if absent(value):
+        return NOTHING
+    size = float(value)
+    for power, letter in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(size) >= 10**power:
+            return f"{_three(size / 10**power)}\N{NO-BREAK SPACE}{letter}"
+    return _three(size)
+
+
+def seconds(value: Any) -> str:
+    """A duration: 0.4 s, 24 s, 5 min 3 s, 2 h 10 min."""
+    if absent(value):
+        return NOTHING
+    if float(value) < 10:
+        return f"{float(value):.1f} s"
+    whole = round(float(value))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def percent(value: Any) -> str:
+    """A share as a percentage with at most one decimal."""
+    return NOTHING if absent(value) else f"{100 * float(value):.3g}\N{NO-BREAK SPACE}%"
+
+
+def relative(value: Any) -> str:
+    """A relative difference: `+0.8 %`, or `equal`."""
+    if absent(value):
+        return NOTHING
+    return "equal" if float(value) == 0 else _minus(f"{100 * float(value):+.2f}\N{NO-BREAK SPACE}%")
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def listing(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+
+
+def judged(verdict: str, cause: str) -> str:
+    """A verdict with its qualifier: `inconclusive (rate at edge)`."""
+    return f"{verdict} ({cause})" if cause else verdict
+
+
+def note(row: dict[str, Any]) -> str:
+    """What a verdict's row adds in words: the reason, tags, how the rate was found."""
+    parts = [str(row["reason"])]
+    # An arm without a rate was never tested: what its tags would qualify is not there.
+    if row["lr"] is None and row["reason"]:
+        return parts[0]
+    parts += map(str, row["tags"])
+    if row["hardly_tuned"] and "rate hardly tuned" not in row["tags"]:
+        parts.append("rate hardly tuned")
+    if row["edge"] and row["cause"] != "rate at edge":
+        parts.append(f"rate at the {row['edge']} edge of the grid")
+    elif row["rate_note"] and not row["edge"] and not row["hardly_tuned"]:
+        parts.append(str(row["rate_note"]))
+    return "; ".join(dict.fromkeys(part for part in parts if part))
+
+
+def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
+    """The verdicts of a study for the terminal, baseline first.
+
+    Returns:
+        One mapping per arm, all of text: arm, verdict, difference (nats), interval (simultaneous, nats),
+        n (pairs), lr (chosen rate), note. `pending` where an arm is not judged yet.
+    """
+    return [
+        {
+            "arm": row["arm"],
+            "verdict": judged(row["verdict"], row["cause"]),
+            "difference": signed(row["mean"]),
+            "interval": interval(row["low"], row["high"]),
+            "n": count(row["n"]),
+            "lr": rate(row["lr"]),
+            "note": note(row),
+        }
+        for row in verdict_rows(folder)
+    ]
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _three(size: float) -> str:
+    if size == 0 or not math.isfinite(size):
+        return f"{size:g}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(size)) + 1e-9))
+    return _minus(f"{size:.{decimals}f}")

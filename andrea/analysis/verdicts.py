@@ -1,0 +1,88 @@
+"""The verdicts of a study as plain rows: one per arm, read from the study's own files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from andrea.errors import StudyError
+from andrea.store.studies import StudyFolder
+
+Row = dict[str, Any]
+
+_TOLD = "n mean sd level p p_holm tost_p fisher_p regret pairs_needed smallest_visible"
+"""What a row takes from verdict.json as it is."""
+
+
+def read_protocol(folder: StudyFolder) -> dict[str, Any]:
+    """protocol.yaml: what was asked, as asked.
+
+    Raises:
+        StudyError: the file is missing or no mapping, so this is no study.
+    """
+    path = folder.path / "protocol.yaml"
+    try:
+        asked = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise StudyError(f"{path}: cannot be read ({error}); the study has lost what it asked") from error
+    if not isinstance(asked, dict):
+        raise StudyError(f"{path}: not a mapping; the study has lost what it asked")
+    return asked
+
+
+def arm_names(protocol: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
+    """The arms in declared order, the baseline first; a sweep has one, `sweep`'s own."""
+    declared = [str(arm) for arm in (protocol.get("arms") or resolved.get("arms") or {})]
+    baseline = baseline_name(protocol, resolved)
+    if baseline is None:
+        return declared
+    return [baseline, *(arm for arm in declared if arm != baseline)]
+
+
+def baseline_name(protocol: Mapping[str, Any], resolved: Mapping[str, Any]) -> str | None:
+    """The arm that the others are compared with."""
+    name = protocol.get("baseline") or resolved.get("baseline")
+    return str(name) if name is not None else None
+
+
+def verdict_rows(folder: StudyFolder) -> list[Row]:
+    """One row per arm, the baseline first, raw numbers.
+
+    Keys: arm; verdict (`baseline`, `pending`, or a verdict); cause; reason; n (pairs); mean, low, high, sd (nats:
+    difference to the baseline, its simultaneous interval, standard deviation of the differences); level (of the
+    interval); p, p_holm, tost_p, fisher_p; regret (nats); pairs_needed; smallest_visible (nats); tags; counts; lr,
+    method, rate_note, edge, hardly_tuned (of the tuning).
+
+    Of an arm that is unstable or invalid no mean is told: it would be one over the seeds that happened to survive.
+    """
+    protocol, resolved = read_protocol(folder), folder.read("resolved.json") or {}
+    choices = folder.read("choices.json") or {}
+    judged = {str(v["arm"]): v for v in (folder.read("verdict.json") or {}).get("verdicts", [])}
+    baseline = baseline_name(protocol, resolved)
+    return [
+        _row(arm, judged.get(arm), choices.get(arm) or {}, arm == baseline) for arm in arm_names(protocol, resolved)
+    ]
+
+
+def _row(arm: str, verdict: Mapping[str, Any] | None, choice: Mapping[str, Any], baseline: bool) -> Row:
+    found = verdict or {}
+    low, high = found.get("interval") or (None, None)
+    row: Row = {
+        "arm": arm,
+        "verdict": "baseline" if baseline else found.get("verdict") or "pending",
+        "cause": found.get("cause") or "",
+        "reason": found.get("reason") or "",
+        "low": low,
+        "high": high,
+        "tags": list(found.get("tags") or []),
+        "counts": dict(found.get("counts") or {}),
+        "lr": choice.get("lr"),
+        "method": choice.get("method") or "",
+        "rate_note": choice.get("note") or "",
+        "edge": choice.get("edge"),
+        "hardly_tuned": bool(choice.get("hardly_tuned")),
+    }
+    row |= {key: found.get(key) for key in _TOLD.split()}
+    if row["verdict"] in ("unstable", "invalid"):
+        row |= {"mean": None, "sd": None, "low": None, "high": None}
+    return row

@@ -1,0 +1,178 @@
+"""An Optuna sweep: its trials, the best configuration to copy, history and slices. Copy this file and change it.
+
+`build(study)` gets tidy pandas tables (`study.runs`, `study.trials`, `study.curves`, …; columns in
+`andrea.analysis.frames`) and returns a `Report`. Losses are in nats per token on the tune part.
+"""
+
+import json
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from andrea.analysis import searches, summaries, text, words
+from andrea.analysis.load import Study
+from andrea.analysis.report import Bullets, Callout, Code, Column, Figure, Item, Report, Section, Table, numbers
+
+
+def build(study: Study) -> Report:
+    """The report of a sweep, finished or not."""
+    trials = summaries.trial_values(study)
+    sections = [
+        Section("Trials", [trial_table(study, trials)]),
+        Section("Along each parameter", slices(study, trials)),
+        Section("How it was done", how(study)),
+        Section("Configuration and environment", configuration(study)),
+    ]
+    question = (
+        study.protocol.get("question") or f"Which {text.listing(summaries.parameter_names(study))} suit this model?"
+    )
+    return Report(
+        title=f"{study.name} · sweep",
+        question=str(question),
+        answer=answer(study, trials),
+        head=head(study, trials),
+        sections=[section for section in sections if section.items],
+        frames=study.frames(),
+        details=details(study, trials),
+    )
+
+
+def answer(study: Study, trials: pd.DataFrame) -> str:
+    """The best trial in one sentence, or that there is none yet."""
+    good = trials[trials["ok"]].sort_values(["loss", "trial"])
+    if not study.best:
+        done = int((~trials["loss"].isna()).sum())
+        so_far = f"; the best so far is trial {good['trial'].iloc[0]}" if len(good) else ""
+        return f"Not decided yet: {done} of {study.protocol.get('trials', len(trials))} trials are done{so_far}."
+    if good.empty:
+        return f"None of {text.plural(len(trials), 'trial')} trained: each diverged or stalled."
+    best = good.iloc[0]
+    setting = text.listing([f"{name} {value(best[name])}" for name in summaries.parameter_names(study)])
+    runs = text.plural(int(best["n"]), "run")
+    return (
+        f"On this corpus and at this size the lowest of {text.plural(len(trials), 'trial')} is trial "
+        f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = {runs}, chosen as "
+        "the lowest, so it flatters)."
+    )
+
+
+def value(setting: Any) -> str:
+    """A parameter's value, short."""
+    return text.rate(setting) if isinstance(setting, float) else text.plain(setting)
+
+
+def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
+    """What the answer is conditional on."""
+    config = (next(iter((study.resolved.get("arms") or {}).values()), None) or {}).get("config") or {}
+    told = [("trials", text.count(len(trials))), ("sampler", str(study.protocol.get("sampler", "tpe")))]
+    if config.get("model"):
+        model = config["model"]
+        shape = f"{model.get('n_layer')} blocks, d {model.get('d_model')}, {model.get('n_head')} heads"
+        told.append(("size", shape))
+    if config.get("data"):
+        told.append(("corpus", f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}"))
+    if study.runs["tokens"].notna().any():
+        told.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
+    return told
+
+
+def head(study: Study, trials: pd.DataFrame) -> list[Item]:
+    """Warnings, the best settings, the history."""
+    items: list[Item] = []
+    if not study.complete:
+        items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
+        items.append(Bullets(words.what_is_missing(study) or ["trials that are not proposed yet"]))
+    lost = words.what_was_lost(study)
+    if lost:
+        items.append(Callout("Did not train.", "; ".join(lost) + "."))
+    params = study.best.get("params")
+    if params:
+        options = " ".join(f"--set {name}={json.dumps(setting)}" for name, setting in params.items())
+        items.append(Code("The best settings, as options", options, "sh", folded=False))
+    if trials["loss"].notna().any():
+        caption = (
+            "Loss of every trial in the order of proposal; the line is the best so far (n = "
+            f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials of this kind bring "
+            "little."
+        )
+        items.append(Figure("history", caption, searches.history(trials), keys=keys(trials)))
+    return items
+
+
+def keys(trials: pd.DataFrame) -> dict[str, str]:
+    """Marks in use."""
+    found = {"○": "one trial"}
+    if (trials["outcome"] == "stalled").any():
+        found["▽"] = "stalled, at the upper edge"
+    if (trials["outcome"] == "diverged").any():
+        found["✚"] = "diverged, at the upper edge"
+    return found
+
+
+def trial_table(study: Study, trials: pd.DataFrame) -> Table:
+    """Every trial, best first."""
+    frame = trials.assign(short=trials["run_id"].str[:12], rank=trials["loss"].where(trials["ok"]).rank(method="first"))
+    frame = frame.sort_values("rank", na_position="last", kind="stable").reset_index(drop=True)
+    settings = [
+        Column(name, name, value, numeric=pd.api.types.is_numeric_dtype(trials[name]))
+        for name in summaries.parameter_names(study)
+    ]
+    columns = [
+        numbers("trial", "trial", text.plain),
+        *settings,
+        numbers("loss", "loss (nats)"),
+        numbers("n", "n", text.count),
+        Column("outcome", "outcome"),
+        numbers("generation", "generation", text.plain),
+        Column("short", "run"),
+    ]
+    caption = (
+        f"{text.plural(len(frame), 'trial')}, best first; loss: final, on the tune part, mean over n runs. A trial "
+        "that diverged or stalled counts with the loss at initialisation."
+    )
+    return Table("trial-values", caption, frame, columns, mark="outcome")
+
+
+def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
+    """One figure per parameter."""
+    items: list[Item] = []
+    if not trials["loss"].notna().any():
+        return items
+    for name in summaries.parameter_names(study):
+        log = searches.logarithmic(trials, name, study.protocol.get("space") or {})
+        caption = (
+            f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = {int(trials['n'].max())} per "
+            "trial. The other parameters vary too: the lower edge is what this one can reach, the spread above it "
+            "the others' doing."
+        )
+        spec = searches.piece(trials, name, log)
+        items.append(Figure("slice-" + name.replace(".", "-").replace("_", "-"), caption, spec, keys=keys(trials)))
+    return items
+
+
+def how(study: Study) -> list[Item]:
+    """Space and sampler, every argument of it."""
+    rows = [(name, json.dumps(dimension)) for name, dimension in (study.protocol.get("space") or {}).items()]
+    search = study.best.get("search") or {
+        key: study.protocol[key] for key in ("sampler", "seed", "generation", "tpe") if key in study.protocol
+    }
+    rows += [(key, setting if isinstance(setting, str) else json.dumps(setting)) for key, setting in search.items()]
+    table = pd.DataFrame(rows, columns=["what", "how"])
+    caption = (
+        "The search: its space, and the sampler with every argument. Trials of a generation are proposed together."
+    )
+    return [Table("search", caption, table, [Column("what", ""), Column("how", "")], sortable=False)] if rows else []
+
+
+def configuration(study: Study) -> list[Item]:
+    """The best configuration in full, what was asked, and where it ran."""
+    items: list[Item] = []
+    if study.best.get("config"):
+        config = {key: setting for key, setting in study.best["config"].items() if key != "seed"}
+        items.append(Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False)))
+    items.append(Code("Sweep, as asked", yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True)))
+    for environment, n in study.environments:
+        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
+    return items
