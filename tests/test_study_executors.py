@@ -1,0 +1,188 @@
+"""The local executor: children that crash, hang, print or outlive their welcome never hurt their controller."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import study_fakes as fakes
+from study_fakes import make_study, misbehave, outcome, trainings
+
+from andrea.errors import UserError
+from andrea.study.controller import run_study
+from andrea.study.events import Observer
+from andrea.study.executors import InlineExecutor, make_executor
+from andrea.study.frozen import FrozenStudy
+from andrea.study.local import LocalExecutor, visible_devices
+
+
+@pytest.fixture(autouse=True)
+def _fake_identity(monkeypatch):
+    fakes.patched(monkeypatch)
+
+
+def local(slots=1, **more):
+    return LocalExecutor(slots, run=fakes.RUN, preload=fakes.PRELOAD, **more)
+
+
+def one_job(root):
+    folder, store = make_study(root)
+    study = FrozenStudy(folder, store)
+    row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
+    return study.job(study.run(row, 1))
+
+
+def ended(executor, job, patience=20.0):
+    executor.submit(job)
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        for end in executor.wait(0.2):
+            return end
+    raise AssertionError("the job did not end")
+
+
+def processes_with(words):
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if words in line and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [
+        ("raise", "RuntimeError: a transient fault"),
+        ("crash", "the worker was ended by SIGSEGV"),
+        ("killed", "the worker was ended by SIGKILL; the system may be out of memory"),
+        ("leave", "the worker left without a word (exit status 7)"),
+    ],
+)
+def test_a_child_that_dies_is_a_failure_with_a_reason(tmp_path, do, reason):
+    job = one_job(tmp_path)
+    misbehave(tmp_path, do)
+    end = ended(local(), job)
+    assert (end.outcome, end.reason) == ("failed", reason)
+    assert f"training {job.run_id}" in Path(job.log).read_text()
+
+
+def test_a_full_disk_in_a_child_is_told_apart_from_a_failure(tmp_path):
+    job = one_job(tmp_path)
+    misbehave(tmp_path, "full")
+    assert ended(local(), job).outcome == "disk"
+
+
+def test_s69_a_child_that_hangs_is_ended_after_its_time(tmp_path):
+    job = one_job(tmp_path)
+    misbehave(tmp_path, "hang")
+    end = ended(local(timeout_s=1.0), job)
+    assert (end.outcome, end.reason) == ("failed", "timed out after 1 s")
+
+
+def test_s29_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):
+    job = one_job(tmp_path)
+    misbehave(tmp_path, "hang")
+    executor = local()
+    executor.submit(job)
+    while not trainings(tmp_path):
+        time.sleep(0.02)
+    process = executor._children[0].process
+    began = time.monotonic()
+    executor.cancel()
+    assert time.monotonic() - began < 2
+    assert not process.is_alive()
+    assert executor.wait(0) == []
+
+
+def test_a_run_that_another_process_holds_is_busy_and_no_failure(tmp_path):
+    job = one_job(tmp_path)
+    _, store = make_study(tmp_path)
+    with store.claim(job.run_id):
+        assert ended(local(), job).outcome == "busy"
+
+
+def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert visible_devices("auto") == ["3", "5"]
+    assert visible_devices("cpu") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="no CUDA device"):
+        visible_devices("cuda")
+    executor = LocalExecutor(2, devices=["3", "5"], run="study_fakes:note_device", preload=fakes.PRELOAD)
+    folder, store = make_study(tmp_path)
+    study = FrozenStudy(folder, store)
+    for lr in (0.001, 0.002):
+        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
+        executor.submit(study.job(study.run(row, 1)))
+    ends = []
+    while len(ends) < 2:
+        ends += executor.wait(0.2)
+    assert sorted((tmp_path / "devices.log").read_text().split()) == ["3", "5"]
+
+
+def test_executors_by_name():
+    assert isinstance(make_executor("inline", 1), InlineExecutor)
+    assert make_executor("local", 3, "cpu").slots == 3
+    with pytest.raises(UserError, match="there are local, inline"):
+        make_executor("slurm", 1)
+    with pytest.raises(UserError, match="--slots 0"):
+        make_executor("local", 0)
+    with pytest.raises(UserError, match="one run at a time"):
+        make_executor("inline", 2)
+
+
+def test_crashes_of_workers_are_recorded_and_the_study_still_completes(tmp_path):
+    folder, store = make_study(tmp_path, trials=1, seeds=2)
+    misbehave(tmp_path, "crash", times=1, activation="relu", eval_part="tune")
+    seen = []
+
+    class Watch(Observer):
+        def failed(self, run, reason):
+            seen.append((reason, store.failure(run["run_id"])["reason"]))
+
+    assert run_study(folder, store, local(2), [Watch()]).complete
+    assert seen == [("the worker was ended by SIGSEGV",) * 2]
+    assert not list(store.root.glob("runs/*/*.log"))
+
+
+@pytest.mark.slow
+def test_the_numbers_are_the_same_inline_with_one_slot_and_with_two(tmp_path):
+    outcomes = []
+    for name, executor in (("inline", InlineExecutor(fakes.RUN)), ("one", local(1)), ("two", local(2))):
+        folder, store = make_study(tmp_path / name, arms=("gelu_tanh", "relu", "swiglu"))
+        assert run_study(folder, store, executor).complete
+        outcomes.append(outcome(folder))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_s40_no_worker_outlives_its_controller(tmp_path, how):
+    make_study(tmp_path)
+    misbehave(tmp_path, "hang")
+    command = [sys.executable, str(Path(fakes.__file__)), str(tmp_path), "study-0000", "2"]
+    controller = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    while len(trainings(tmp_path)) < 2:
+        time.sleep(0.05)
+    pids = [fakes.read_json(path)["pid"] for path in tmp_path.glob("runs/*/*.lease")]
+    assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
+    controller.send_signal(how)
+    controller.wait(timeout=10)
+    time.sleep(1.0)
+    assert [pid for pid in pids if _lives(pid)] == []
+    assert processes_with(str(tmp_path)) == []
+
+
+def _lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

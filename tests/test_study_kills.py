@@ -1,0 +1,119 @@
+"""Kill anything at any moment and give the same command again: the same runs, choices and verdicts come out."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import study_fakes as fakes
+from study_fakes import make_study, outcome, read_json, trainings
+
+from andrea.store.runs import RunStore
+from andrea.study.controller import run_study
+from andrea.study.executors import InlineExecutor
+
+pytestmark = pytest.mark.slow
+
+ARMS = ("gelu_tanh", "relu")
+
+
+@pytest.fixture(autouse=True)
+def _fake_identity(monkeypatch):
+    fakes.patched(monkeypatch)
+
+
+def command(root, slots=2):
+    call = [sys.executable, str(Path(fakes.__file__)), str(root), "study-0000", str(slots)]
+    environment = {**os.environ, "FAKE_SECONDS": "0.03"}
+    return subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def workers(root):
+    """Process ids that hold a lease now."""
+    found = []
+    for path in Path(root).glob("runs/*/*.lease"):
+        with contextlib.suppress(ValueError):
+            found.append((read_json(path) or {}).get("pid"))
+    return [pid for pid in found if pid]
+
+
+def uninterrupted(root):
+    folder, store = make_study(root, arms=ARMS)
+    assert run_study(folder, store, InlineExecutor(fakes.RUN)).complete
+    return outcome(folder), folder
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path, seed):
+    expected, _ = uninterrupted(tmp_path / "whole")
+    root = tmp_path / "killed"
+    folder, store = make_study(root, arms=ARMS)
+    dice, kills = random.Random(seed), 0
+    while True:
+        controller = command(root)
+        # By progress and not by the clock: on a slow machine a clock would kill every one of them as it starts.
+        enough = len(trainings(root)) + dice.randint(0, 8)
+        while controller.poll() is None and (kills >= 6 or len(trainings(root)) < enough):
+            time.sleep(0.01)
+        time.sleep(dice.random() * 0.1)
+        if controller.poll() is not None:
+            break
+        controller.send_signal(dice.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+        controller.wait()
+        kills += 1
+    assert controller.returncode == 0 and kills >= 3
+    assert outcome(folder) == expected
+    _no_result_was_replaced(store, folder, kills)
+
+
+def test_workers_killed_at_random_moments_change_nothing(tmp_path):
+    expected, _ = uninterrupted(tmp_path / "whole")
+    root = tmp_path / "killed"
+    folder, store = make_study(root, arms=ARMS)
+    dice, kills = random.Random(3), 0
+    controller = command(root)
+    while controller.poll() is None:
+        time.sleep(0.05 + dice.random() * 0.6)
+        for pid in workers(root)[:1]:
+            # Not above two kills a run: the third failure would be the command's last try.
+            if kills < 6:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+    while controller.returncode:
+        controller = command(root)
+        controller.wait()
+    assert kills >= 3
+    assert outcome(folder) == expected
+    _no_result_was_replaced(store, folder, kills)
+
+
+def _no_result_was_replaced(store: RunStore, folder, kills):
+    """Every run has one result; trainings that began anew are those that a kill cut off, at most two at once."""
+    ids = [run["run_id"] for run in folder.runs()]
+    assert len(ids) == len(set(ids))
+    assert all(store.result(run_id) and not store.attempts(run_id) for run_id in ids)
+    assert set(trainings(store.root)) == set(ids)
+    assert len(trainings(store.root)) <= len(ids) + 2 * kills
+
+
+def test_two_studies_at_once_on_one_store_share_their_runs(tmp_path):
+    expected, _ = uninterrupted(tmp_path / "whole")
+    make_study(tmp_path / "both", arms=ARMS)
+    folder, store = make_study(tmp_path / "both", name="study", arms=ARMS)
+    other, _ = make_study(tmp_path / "both", name="other", arms=ARMS)
+    calls = [
+        subprocess.Popen(
+            [sys.executable, str(Path(fakes.__file__)), str(store.root), name, "2"],
+            env={**os.environ, "FAKE_SECONDS": "0.05"},
+        )
+        for name in ("study-0000", "other-0000")
+    ]
+    assert [call.wait() for call in calls] == [0, 0]
+    assert outcome(folder) == outcome(other) == expected
+    assert len(trainings(store.root)) == len(set(trainings(store.root))) == 20
