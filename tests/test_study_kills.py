@@ -27,9 +27,9 @@ def _fake_identity(monkeypatch):
     fakes.patched(monkeypatch)
 
 
-def command(root, slots=2):
+def command(root, slots=2, seconds="0.03"):
     call = [sys.executable, str(Path(fakes.__file__)), str(root), "study-0000", str(slots)]
-    environment = {**os.environ, "FAKE_SECONDS": "0.03"}
+    environment = {**os.environ, "FAKE_SECONDS": seconds}
     return subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -76,15 +76,18 @@ def test_workers_killed_at_random_moments_change_nothing(tmp_path):
     root = tmp_path / "killed"
     folder, store = make_study(root, arms=ARMS)
     dice, kills = random.Random(3), 0
-    controller = command(root)
+    # Long enough that a poll finds somebody at work, whatever the machine.
+    controller = command(root, seconds="0.2")
+    enough = 1
     while controller.poll() is None:
-        time.sleep(0.05 + dice.random() * 0.6)
-        for pid in workers(root)[:1]:
-            # Not above two kills a run: the third failure would be the command's last try.
-            if kills < 6:
+        time.sleep(0.01)
+        if kills < 6 and len(trainings(root)) >= enough:
+            # One kill for several trainings, so that no run fails three times: that would be the command's last try.
+            for pid in workers(root)[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
+                    enough = len(trainings(root)) + dice.randint(2, 3)
     while controller.returncode:
         controller = command(root)
         controller.wait()
