@@ -1,7 +1,6 @@
 """Finds ablations, sweeps and reports by name: the working folder first, then the shipped ones. Loads nothing heavy."""
 
 import ast
-import difflib
 import hashlib
 import importlib.util
 import sys
@@ -13,7 +12,7 @@ from typing import Literal
 import yaml
 
 import andrea
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 
 Kind = Literal["ablations", "sweeps", "reports"]
 ENDINGS: dict[Kind, str] = {"ablations": ".yaml", "sweeps": ".yaml", "reports": ".py"}
@@ -78,9 +77,9 @@ def find(kind: Kind, name_or_path: str | Path) -> Path:
         if known[text].shadows:
             print(f"{kind}/{known[text].path.name} of this folder hides the shipped {text}", file=sys.stderr)
         return known[text].path
-    close = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
-    raise UserError(f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; {hint}")
+    raise UserError(
+        f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; {nearest(text, known)}"
+    )
 
 
 def title(path: Path) -> str:
@@ -99,20 +98,23 @@ def title(path: Path) -> str:
 def load_user_variants(path: Path) -> UserVariants | None:
     """Import the Python file beside a YAML (`mine.py` beside `mine.yaml`), which may `register` variants.
 
-    The module is `andrea_user_<stem>`, so a variant in it is registered as `f"{__name__}:MyClass"`. Loading it again is
-    free; every process that builds such a model has to load it once.
+    It is one file, so that its digest stands for all of it: it may import what is installed, torch too, but no module
+    that lies beside it. It becomes the module `andrea_user_<stem>`, so a variant in it is registered as
+    `f"{__name__}:MyClass"`. Loading it again is free; every process that builds such a model has to load it once.
 
     Raises:
-        UserError: the file cannot be imported; with the line at fault.
+        UserError: the file cannot be imported, or imports a file beside it; with the line at fault.
     """
     script = path.with_suffix(".py").absolute()
     if not script.is_file():
         return None
-    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    source = script.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
     name = MODULE + "".join(c if c.isalnum() else "_" for c in script.stem)
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__andrea_digest__", None) == digest:
         return UserVariants(script, digest)
+    _require_one_file(source, script)
     spec = importlib.util.spec_from_file_location(name, script)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
@@ -124,6 +126,51 @@ def load_user_variants(path: Path) -> UserVariants | None:
         raise UserError(f"{script}:{_line(error, script)}: {type(error).__name__}: {error}") from error
     module.__dict__["__andrea_digest__"] = digest
     return UserVariants(script, digest)
+
+
+def _require_one_file(source: bytes, script: Path) -> None:
+    """Refuse imports, wherever in the file, of what lies beside it: a change there would go unseen.
+
+    Raises:
+        UserError: with the line of the first such import.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return  # the import itself says it with its line
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            asked = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            asked = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in asked:
+            if _lies_beside(module, script):
+                raise UserError(
+                    f"{script}:{node.lineno}: imports {module}, a file beside it; a user's variants are one file: "
+                    f"put everything into {script.name}"
+                )
+
+
+def _lies_beside(module: str, script: Path) -> bool:
+    """Whether an absolute or relative (with a leading dot) module is a file or folder in the script's own folder."""
+    folder = script.parent
+    first, second = [*module.split("."), ""][:2]
+    if not first:
+        return True
+    if first == folder.name and second and _is_module(folder / second):
+        return True
+    if not _is_module(folder / first):
+        return False
+    # Where something installed has the same name, that is what is imported.
+    found = importlib.util.find_spec(first)
+    places = [found.origin, *(found.submodule_search_locations or [])] if found else []
+    return all(Path(place).is_relative_to(folder) for place in places if place)
+
+
+def _is_module(path: Path) -> bool:
+    return path.with_name(f"{path.name}.py").is_file() or any(path.glob("*.py"))
 
 
 def _line(error: Exception, script: Path) -> int:
@@ -156,6 +203,4 @@ def _file(kind: Kind, path: Path) -> Path:
     if path.is_dir():
         raise UserError(f"{path} is a folder; name one file in it")
     near = sorted(p.name for p in path.parent.glob(f"*{ENDINGS[kind]}")) if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, near, n=1)
-    hint = f"; did you mean {path.parent / close[0]}?" if close else ""
-    raise UserError(f"no file {path.absolute()}{hint}")
+    raise UserError(f"no file {path.absolute()}" + (f"; {nearest(path.name, near)}" if near else ""))

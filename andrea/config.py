@@ -1,20 +1,27 @@
 """One run, fully described: the rooms' configurations together, overrides, and the canonical form."""
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from andrea.data.config import DataConfig
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 from andrea.model.config import ModelConfig
 from andrea.schema import Frozen
 from andrea.training.config import TrainConfig
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+class Seeds(NamedTuple):
+    """What is random about a run."""
+
+    init: int
+    data: int
+    dropout: int
 
 
 class RunConfig(Frozen):
@@ -28,6 +35,18 @@ class RunConfig(Frozen):
     """The training."""
     seed: int = Field(default=1, ge=0)
     """Replicate: sets the seeds of initial weights, batches and dropout together."""
+    init_seed: int | None = Field(default=None, ge=0)
+    """Seed of the initial weights alone; empty means `seed`."""
+    data_seed: int | None = Field(default=None, ge=0)
+    """Seed of the batches alone; empty means `seed`."""
+    dropout_seed: int | None = Field(default=None, ge=0)
+    """Seed of dropout alone; empty means `seed`."""
+
+    @property
+    def seeds(self) -> Seeds:
+        """The three seeds, none of them empty."""
+        own = (self.init_seed, self.data_seed, self.dropout_seed)
+        return Seeds(*(self.seed if seed is None else seed for seed in own))
 
 
 def parse_value(text: str) -> Any:
@@ -77,6 +96,17 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` is `{"model.n_layer": 2}`; lists stay."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{above}{key}.")
+        else:
+            flat[f"{above}{key}"] = value
+    return flat
+
+
 def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -> ConfigT:
     """Validate settings.
 
@@ -96,9 +126,7 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
         path = ".".join(str(part) for part in fault["loc"])
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            known = _fields_at(schema, fault["loc"][:-1])
-            close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
-            message = "unknown" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}")
+            message = f"unknown; {nearest(str(fault['loc'][-1]), _fields_at(schema, fault['loc'][:-1]))}"
         elif fault["type"] == "missing":
             message = "required and missing"
         elif not fault["type"].startswith("value_error"):

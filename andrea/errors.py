@@ -1,4 +1,7 @@
-"""The two ways in which a command ends badly, told apart by their exit status."""
+"""The two ways in which a command ends badly, told apart by their exit status, and the words for what went wrong."""
+
+import errno
+from collections.abc import Iterable
 
 
 class AndreaError(Exception):
@@ -15,3 +18,33 @@ class UserError(AndreaError):
 
 class StudyError(AndreaError):
     """A run, a study or the disk failed on the way: the same command given again resumes."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say after an unknown name: `did you mean 'pre'?`, or all there are where none comes close."""
+    import difflib
+
+    names = [str(one) for one in known]
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}"
+
+
+def disk_full(error: BaseException) -> OSError | None:
+    """The error, or the one in its chain of causes, that says that no space is left."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def reason(error: BaseException) -> str:
+    """Why a run failed, in one line: the first of its message. Knows torch's out-of-memory error without torch."""
+    kind, text = type(error).__name__, str(error).strip()
+    if isinstance(error, AndreaError):
+        return " ".join(text.split())
+    text = text.partition("\n")[0].strip()
+    if isinstance(error, MemoryError) or kind == "OutOfMemoryError" or "can't allocate memory" in text:
+        return f"out of memory: {text or 'the process got no more'}; lower train.micro_batch"
+    return f"{kind}: {text}" if text else kind

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from andrea.config import RunConfig, build
 from andrea.data.config import Part
-from andrea.data.prepare import load_tokenizer, prepare
-from andrea.data.prepared import Prepared
+from andrea.data.prepare import prepare
+from andrea.data.prepared import Prepared, load_tokenizer
 from andrea.training.identity import resolve
 from andrea.training.run import train
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import chapters, curves, figures, summaries, text, theme, words
+from andrea.analysis import chapters, curves, figures, rate_curves, summaries, text, theme, words
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
 
@@ -119,14 +119,14 @@ def rate_figure(study: Study) -> Figure:
     if (study.trials["outcome"] == "diverged").any():
         keys["✚"] = "diverged, drawn at the loss of initialisation"
     n = len(study.trials.dropna(subset=["score"]))
-    spec = figures.learning_rates(study.trials, study.choices, study.arms)
+    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
     said = f"Final loss on the tune part over the peak learning rate, {text.plural(n, 'run')}, one per arm and rate."
     if any((choice or {}).get("method") == "vertex" for choice in study.choices.values()):
         said += (
             " Each line is the parabola fitted round the arm's best rate and spans the rates it was fitted to; its "
             "lowest point is the rate at which that arm was replicated. Wide valleys forgive, narrow ones do not."
         )
-    if figures.COMPRESSED in str(spec):
+    if rate_curves.COMPRESSED in str(spec):
         said += " Above the dashed line the axis is compressed: there stands what no longer trained."
     return Figure("learning-rates", said, spec, legend(study), keys)
 
@@ -150,7 +150,7 @@ def per_seed(study: Study) -> list[Item]:
         f"Each small mark is one seed: the arm's final loss minus {study.label(study.baseline or '')}'s with the "
         "same initial draws and batches. The tick is their mean, the thick line its simultaneous interval. An arm "
         "differs where the line misses 0 and does not matter where it lies inside the shaded band of ±m. No mean is "
-        "drawn before the verdict, and none of an arm of which a run diverged or stalled."
+        "drawn before the verdict, and none of an arm of which a pair is not whole."
     )
     shown = pairs.assign(label=pairs["arm"].map(study.label))
     columns = [
@@ -170,7 +170,7 @@ def per_seed(study: Study) -> list[Item]:
         Figure("differences-per-seed", caption, spec, legend(study, arms), keys),
         Table(
             "differences",
-            f"Final loss of every pair, {text.plural(len(pairs), 'pair')}.",
+            f"Final loss of every pair; {int(pairs['ok'].sum())} of {text.plural(len(pairs), 'pair')} are whole.",
             shown,
             columns,
             mark="outcome",
@@ -305,6 +305,7 @@ def noise(study: Study) -> list[Item]:
             numbers("sd", "sd of differences (nats)"),
             numbers("smallest_visible", "smallest effect these pairs see (nats)"),
             numbers("pairs_needed", "pairs that would see m", text.count),
+            numbers("pairs_needed_regret", "with the regret subtracted", text.count),
             numbers("regret", "regret (nats)", text.small),
             numbers("p", "p", text.probability),
             numbers("p_holm", "p (Holm)", text.probability),

@@ -155,7 +155,7 @@ def how(study: Study) -> list[Item]:
     """Space and sampler, every argument of it."""
     rows = [(name, json.dumps(dimension)) for name, dimension in (study.protocol.get("space") or {}).items()]
     search = study.best.get("search") or {
-        key: study.protocol[key] for key in ("sampler", "seed", "generation", "tpe") if key in study.protocol
+        key: study.protocol[key] for key in ("sampler", "seed", "generation", "sampling") if key in study.protocol
     }
     rows += [(key, setting if isinstance(setting, str) else json.dumps(setting)) for key, setting in search.items()]
     table = pd.DataFrame(rows, columns=["what", "how"])
@@ -169,7 +169,7 @@ def configuration(study: Study) -> list[Item]:
     """The best configuration in full, what was asked, and where it ran."""
     items: list[Item] = []
     if study.best.get("config"):
-        config = {key: setting for key, setting in study.best["config"].items() if key != "seed"}
+        config = {key: setting for key, setting in study.best["config"].items() if not key.endswith("seed")}
         items.append(Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False)))
     items.append(Code("Sweep, as asked", yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True)))
     for environment, n in study.environments:

@@ -81,7 +81,6 @@ class Writer:
             "baseline": self.arms[0],
             "platform": {"torch": "2.13", "device": "cpu"},
             "frozen_at": "2026-11-30T02:00:00Z",
-            "estimate_s": 300.0,
             "exploratory": False,
             "versions": {"andrea": "0.1.0"},
         }

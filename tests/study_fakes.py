@@ -124,6 +124,15 @@ def note_device(root, cfg, data_folder, run_id, identity):
     return {}
 
 
+def note_process(root, cfg, data_folder, run_id, identity):
+    """A job that says who it is, which earlier ones are still there, and whether it knows Optuna."""
+    log = root / "processes.log"
+    earlier = [record["pid"] for record in read_lines(log)]
+    alive = [pid for pid in earlier if Path(f"/proc/{pid}").exists()]
+    append_line(log, {"pid": os.getpid(), "alive": alive, "optuna": "optuna" in sys.modules})
+    return {}
+
+
 def train(root, cfg, run_id, attempt):
     append_line(attempt / "metrics.jsonl", {"kind": "train", "step": 1, "tokens": 512, "loss": 3.0})
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from analysis_store import INITIAL, TOKENS, Writer, finished, swept
 
-from andrea.analysis import curves, frames, load, summaries, text, words
+from andrea.analysis import curves, figures, frames, load, summaries, text, words
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -126,6 +126,21 @@ def test_thinning_selects_points_and_never_loses_a_spike_or_the_end() -> None:
     assert {0, 777, 1500, 1999} <= set(thin["tokens"])
     merged = thin.merge(frame, on="tokens")
     assert merged["loss_x"].equals(merged["loss_y"]), "every drawn value is a logged one"
+
+
+@pytest.mark.parametrize("points", [50, 200, 201, 2000])
+def test_s44_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
+    draw, tokens = np.random.default_rng(1), np.linspace(0, 1_000_000, points).round().astype(int)
+    runs = [{"arm": "a", "run_id": run, "tokens": tokens, "loss": 3 + draw.normal(size=points)} for run in ("x", "y")]
+    frame = pd.concat(map(pd.DataFrame, runs), ignore_index=True)
+    told = curves.over_seeds(curves.thin(frame)).set_index("tokens")
+    for step, values in frame.groupby("tokens")["loss"]:
+        if step in told.index:
+            assert told.loc[step, ["mean", "low", "high"]].tolist() == [values.mean(), values.min(), values.max()]
+    assert {tokens[0], tokens[-1]} <= set(told.index) and len(told) >= min(points, 200)
+    ended = pd.DataFrame({"run_id": ["x", "y"], "outcome": "completed", "stalled": False})
+    figure = str(figures.loss_curves(frame.assign(seed=1), ended, ["a"], "loss"))
+    assert not [word for word in ("loess", "regression", "window", "monotone", "basis") if word in figure]
 
 
 def test_a_half_finished_study_says_what_is_missing(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from andrea.catalogue import entries, find, load_user_variants, names, title
 from andrea.errors import UserError
 from andrea.model import config as model_config
 from andrea.model.accounting import total
-from andrea.study.ablation import load_ablation
-from andrea.study.sweep import load_sweep
+from andrea.study.ablation import Ablation
+from andrea.study.sweep import Sweep
 
 SHIPPED = Path(andrea.__file__).resolve().parents[1]
 
@@ -54,7 +54,7 @@ def test_a_path_is_a_path(elsewhere: Path) -> None:
     (elsewhere / "x.yaml").write_text("question: x\n")
     assert find("ablations", "x.yaml") == Path("x.yaml")
     assert find("ablations", str(elsewhere / "x.yaml")) == elsewhere / "x.yaml"
-    with pytest.raises(UserError, match=r"no file .*y\.yaml; did you mean x\.yaml\?"):
+    with pytest.raises(UserError, match=r"no file .*y\.yaml; did you mean 'x\.yaml'\?"):
         find("ablations", "y.yaml")
     with pytest.raises(UserError, match="is a folder"):
         find("ablations", f"{elsewhere}/ablations")
@@ -90,8 +90,8 @@ def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
 
 def test_the_catalogue_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from andrea.catalogue import entries; from andrea.study.ablation import load_ablation; "
-        "[load_ablation(e.path) for e in entries('ablations')]; "
+        "import sys; from andrea.catalogue import entries; from andrea.study.ablation import Ablation; "
+        "[Ablation.load(e.path) for e in entries('ablations')]; "
         "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -99,7 +99,7 @@ def test_the_catalogue_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("path", sorted((SHIPPED / "ablations").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
-    ablation = load_ablation(path)
+    ablation = Ablation.load(path)
     assert ablation.claim and ablation.why and ablation.question.endswith("?")
     counts = {}
     for arm in ablation.arms:
@@ -116,7 +116,7 @@ def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((SHIPPED / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_sweeps_are_whole(path: Path) -> None:
-    sweep = load_sweep(path)
+    sweep = Sweep.load(path)
     assert sweep.question.endswith("?") and "train.lr" in sweep.space
     assert sweep.config({key: d.checked(key)[0] for key, d in sweep.space.items()}).train.tokens == 204_800
 
@@ -143,7 +143,7 @@ def test_variants_beside_a_yaml_are_known_from_then_on(tmp_path: Path, axes: Non
         "question: q?\nhypothesis: h\nfactor: activation\nbaseline: a\nprotocol: {m: 1}\n"
         "arms:\n  a: {model.activation: gelu}\n  b: {model.activation: mine_1}\n"
     )
-    assert load_ablation(tmp_path / "my-own.yaml").arm_config("b").model.activation == "mine_1"
+    assert Ablation.load(tmp_path / "my-own.yaml").arm_config("b").model.activation == "mine_1"
     loaded = load_user_variants(tmp_path / "my-own.yaml")
     assert loaded is not None and loaded.path == script and len(loaded.digest) == 64
     assert load_user_variants(script) == loaded

@@ -48,8 +48,8 @@ def here(tmp_path, monkeypatch):
 STARTERS = {"ablate": ["ablate", "norm-placement"], "sweep": ["sweep", "lr"], "train": ["train"]}
 
 BAD_SETTINGS = {
-    "unknown section": (["--set", "modle.d_model=4"], ["modle", "did you mean model"]),
-    "unknown field": (["--set", "model.d_modle=4"], ["model.d_modle", "did you mean d_model?"]),
+    "unknown section": (["--set", "modle.d_model=4"], ["modle", "did you mean 'model'"]),
+    "unknown field": (["--set", "model.d_modle=4"], ["model.d_modle", "did you mean 'd_model'?"]),
     "unknown variant": (["--set", "model.activation=rellu"], ["model.activation", "did you mean 'relu'?"]),
     "unknown preset": (["--preset", "andrea-12"], ["'andrea-12'", "did you mean 'andrea-12m'?"]),
     "not an override": (["--set", "tokens"], ["'tokens'", "section.field=value"]),
@@ -168,19 +168,55 @@ def test_a_refused_command_leaves_an_existing_runs_folder_as_it_was(here):
     assert contents(runs) == before
 
 
+def test_a_refused_command_takes_away_only_what_it_made(here):
+    """Two commands in one new runs folder: the refused one must not delete what the other is preparing."""
+    from andrea.cli.stores import starting
+    from andrea.errors import UserError
+
+    runs = here / "new" / "runs"
+    theirs = runs / "data" / ".ab.new" / "train.bin"
+    with pytest.raises(UserError), starting(runs):
+        with starting(runs):
+            theirs.parent.mkdir(parents=True)
+            theirs.write_bytes(b"tokens")
+        raise UserError("a bad text")
+    assert theirs.read_bytes() == b"tokens" and (runs / "store.json").exists()
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_refused_command_leaves_no_store_where_there_was_none(here, made_before):
+    runs = here / "new" / "runs"
+    if made_before:
+        runs.mkdir(parents=True)
+    result = andrea("ablate", "norm-placement", "--runs", runs, "--set", f"data.source=text:{here / 'short.txt'}")
+    assert result.exit_code == 2
+    assert list(runs.iterdir()) == [] if made_before else not runs.parent.exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '"x"', "not JSON"])
+@pytest.mark.parametrize("command", ["ablate norm-placement", "status", "train"])
+def test_a_damaged_store_is_one_line_and_left_alone(here, command, content):
+    damaged = here / "damaged"
+    damaged.mkdir()
+    (damaged / "store.json").write_text(content)
+    assert_refused(andrea(*command.split(), "--runs", damaged), here, "store.json is damaged")
+    assert contents(damaged) == ["store.json"] and (damaged / "store.json").read_text() == content
+
+
 def test_a_second_command_on_a_live_study_is_refused(here):
     """The lock is held by another process here, as a controller would."""
     from andrea.config import parse_overrides
     from andrea.store.runs import RunStore
-    from andrea.study.ablation import load_ablation
-    from andrea.study.freeze import Request, freeze, plan
+    from andrea.study.ablation import Ablation
+    from andrea.study.freeze import freeze, plan
+    from andrea.study.plans import Request
 
     (here / "book.txt").write_text("".join(f"{i} quick brown foxes jump over the lazy dog. " for i in range(4000)))
     question = here / "mine.yaml"
     question.write_text(QUESTION + "protocol: {m: 0.05, seeds: 2, trials: 1}\n")
     settings = [f"data.source=text:{here / 'book.txt'}", "train.tokens=2048"]
     store = RunStore(here / "runs")
-    folder = freeze(plan(Request(load_ablation(question), overrides=parse_overrides(settings)), store), store)
+    folder = freeze(plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store)
     hold = "import fcntl,sys,time; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); time.sleep(60)"
     lock = folder.path / "lock"
     holder = subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE, text=True)

@@ -35,10 +35,35 @@ def test_time_left_starts_from_the_estimate_and_follows_the_pace_of_the_runs():
 def test_a_run_half_done_counts_half():
     work, clock = board()
     work.started(GRID[0])
+    work.progress(GRID[0], {"kind": "eval", "tokens": 0, "loss": 5.5})
     clock.now = 10.0
     work.progress(GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 50.0})
     assert work.running["r0"].share(1000) == 0.5
     assert work.left_s() == 70.0
+
+
+def test_starting_the_workers_does_not_count_as_the_pace_of_a_run():
+    work, clock = board()
+    work.started(GRID[0])
+    work.started(GRID[1])
+    clock.now = 30.0  # torch is loaded
+    assert work.left_s() == 40.0
+    for run in GRID[:2]:
+        work.progress(run, {"kind": "eval", "tokens": 0, "loss": 5.5})
+    clock.now = 35.0
+    for run in GRID[:2]:
+        work.progress(run, {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 100.0})
+    assert work.left_s() == 15.0  # three runs' worth, two at once, 10 s each
+
+
+def test_what_a_resumed_run_had_before_says_nothing_about_the_pace():
+    work, clock = board(expected=2)
+    work.started(GRID[0])
+    work.progress(GRID[0], {"kind": "train", "tokens": 400, "loss": 3.0, "tokens_per_s": 50.0})
+    clock.now = 12.0
+    work.progress(GRID[0], {"kind": "train", "tokens": 1000, "loss": 2.5, "tokens_per_s": 50.0})
+    work.finished(GRID[0])
+    assert work.left_s() == 20.0
 
 
 def test_runs_found_in_the_store_are_done_but_say_nothing_about_the_pace():
@@ -46,7 +71,7 @@ def test_runs_found_in_the_store_are_done_but_say_nothing_about_the_pace():
     work.finished(GRID[0])
     work.finished(GRID[1])
     assert (work.done, work.total) == (2, 4)
-    assert work.left_s() == 20.0
+    assert work.left_s() == 40.0  # the estimate is of the two that are left
     work.started(GRID[2])
     clock.now = 10.0
     work.finished(GRID[2])
@@ -68,16 +93,16 @@ def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
         display.phase("grid", "5 rates, 2 arms")
         display.planned(GRID)
         display.started(GRID[0])
-        display.progress(GRID[0], {"kind": "train", "tokens": 10, "loss": 5.0, "tokens_per_s": 1e4})
+        display.progress(GRID[0], {"kind": "eval", "tokens": 0, "loss": 5.0})
         clock.now = 24.0
-        display.finished(GRID[0], {"outcome": "completed", "stalled": True, "loss": 3.1})
+        display.finished(GRID[0], {"outcome": "completed", "stalled": True, "loss": 3.1, "tokens_per_s": 28_120.0})
         display.finished(GRID[1] | {"reused": True}, {"outcome": "completed", "loss": 2.6})
         display.finished(GRID[2], {"outcome": "diverged", "loss": None})
         display.failed(GRID[3], "out of\nmemory")
     lines = stream.getvalue().splitlines()
     assert lines == [
         "grid: 5 rates, 2 arms",
-        "[1/4] tune post lr 0.00316 seed 1000000: loss 3.1000, stalled in 24 s, 1 min 12 s left",
+        "[1/4] tune post lr 0.00316 seed 1000000: loss 3.1000, stalled, 28.1 k tokens/s, 24 s, 1 min 12 s left",
         "[2/4] tune post lr 0.00316 seed 1000000: loss 2.6000 (in the store already), 48 s left",
         "[3/4] tune post lr 0.00316 seed 1000000: diverged (in the store already), 24 s left",
         "failed: tune post lr 0.00316 seed 1000000: out of memory",

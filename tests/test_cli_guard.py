@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from andrea.cli import guard
 from andrea.cli.app import app
-from andrea.errors import StudyError, UserError
+from andrea.errors import StudyError, UserError, disk_full
 from andrea.store.runs import RunBusy
 
 SECRET = "hunter2"
@@ -65,7 +65,8 @@ def test_a_full_disk_is_told_wherever_it_is_in_the_chain_of_causes():
             raise RuntimeError("journal") from error
     except RuntimeError as error:
         status, line = guard.describe(error, "ablate")
-    assert status == 1
+        assert disk_full(error) is full
+    assert status == 1 and disk_full(RuntimeError()) is None
     assert line == "the disk is full at /runs/x; free some space, then the same command given again resumes"
 
 

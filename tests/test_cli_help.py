@@ -1,7 +1,10 @@
 """Help is quick, ends in examples, and options do not change by accident."""
 
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -113,6 +116,30 @@ def test_s46_reading_commands_load_no_torch(tmp_path, arguments):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stderr == "loaded: []\n"
+
+
+def documented():
+    """Every command line of the README, of docs and of the examples of `--help`, without its remark."""
+    root = Path(__file__).resolve().parents[1]
+    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield from re.findall(r"^    (andrea .*)|`(andrea .*?)`", line)
+    for command in ("", *OPTIONS):
+        output = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="andrea").output
+        yield from ((line.strip(), "") for line in output.partition("Examples:\n")[2].splitlines())
+
+
+def test_every_documented_command_line_is_one():
+    found = {re.split(r"\s{2,}| [>#] |…", block or inline)[0].strip() for block, inline in documented()}
+    lines = [shlex.split(line) for line in sorted(found) if line.startswith("andrea ")]
+    assert len(lines) > 30
+    for _, *arguments in lines:
+        if arguments == ["--install-completion"]:
+            continue  # typer's own
+        # The parser meets every option before it meets --help.
+        result = CliRunner().invoke(app, [*arguments, "--help"], prog_name="andrea")
+        assert result.exit_code == 0, f"andrea {shlex.join(arguments)}: {result.stderr}"
+        assert f"Usage: andrea {arguments[0]}" in result.output or arguments[0].startswith("-")
 
 
 def test_without_a_command_the_help_is_shown():

@@ -1,11 +1,13 @@
 """`andrea train`: one run through the store, never twice, and resumable."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from andrea.cli.app import app
+from andrea.verdict.seeds import tuning_seed
 
 RUNNER = CliRunner()
 SMALL = ["--set", "model.n_layer=1", "--set", "model.d_model=8", "--set", "model.n_head=1", "--set", "model.context=8"]
@@ -46,6 +48,18 @@ def test_s64_a_config_is_trained_once_and_its_result_shown_the_second_time(place
     assert after == before
 
 
+def test_s70_a_run_by_hand_reads_neither_the_verdicts_text_nor_their_seeds(place):
+    folder, first = place
+    result = json.loads(first.stdout)
+    config = json.loads((Path(result["folder"]) / "config.json").read_text())["config"]
+    assert result["eval_part"] == config["data"]["eval_part"] == "tune"
+    assert config["seed"] == tuning_seed(0)
+    assert "loss (tune part)" in train(folder).stdout
+    asked = train(folder, "--set", "data.eval_part=verdict", "--set", "seed=3")
+    assert "loss (verdict part)" in asked.stdout and asked.exit_code == 0
+    assert "tune part" in RUNNER.invoke(app, ["train", "--help"]).stdout
+
+
 def test_another_seed_is_another_run(place):
     folder, first = place
     other = train(folder, "--seed", "5", "--json")
@@ -67,7 +81,8 @@ def test_a_failed_run_is_one_line_and_exit_1(place, monkeypatch):
     monkeypatch.setattr("andrea.training.job.train", broken)
     result = train(folder, "--seed", "9")
     assert result.exit_code == 1
-    assert result.stderr == "andrea: the run failed: the loop broke; the same command given again resumes it\n"
+    said = "the run failed: RuntimeError: the loop broke; the same command given again resumes it"
+    assert result.stderr == f"andrea: {said}\n"
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(place):

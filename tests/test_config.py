@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from andrea.config import RunConfig, build, merge, parse_overrides, parse_value
+from andrea.config import RunConfig, build, dotted, merge, parse_overrides, parse_value
 from andrea.errors import UserError
 
 
@@ -39,17 +39,23 @@ def test_merging_a_layer_twice_changes_nothing(layer: dict[str, int]) -> None:
     assert merge(layer, layer) == merge(layer)
 
 
+def test_dotted_keys_are_those_of_the_command_line() -> None:
+    settings = {"model": {"d_model": 48}, "data": {"split": [90, 5, 5]}, "train.lr": 0.01}
+    assert dotted(settings) == {"model.d_model": 48, "data.split": [90, 5, 5], "train.lr": 0.01}
+    assert merge(dotted(settings)) == merge(settings)
+
+
 def test_every_fault_is_told_at_once_with_its_path_and_a_hint() -> None:
     settings = {"model.d_modle": 3, "train.lr": -1, "model.activation": "gelo", "data.tokenizer": "bp", "modell": 1}
     with pytest.raises(UserError) as caught:
         build(RunConfig, merge(settings))
     message = str(caught.value)
     for part in (
-        "model.d_modle: unknown; did you mean d_model?",
+        "model.d_modle: unknown; did you mean 'd_model'?",
         "train.lr: input should be greater than 0, not -1",
         "did you mean 'gelu'?",
         "data.tokenizer: unknown tokenizer 'bp'",
-        "modell: unknown; did you mean model?",
+        "modell: unknown; did you mean 'model'?",
     ):
         assert part in message
     assert "\n" not in message

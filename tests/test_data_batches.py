@@ -18,7 +18,8 @@ from andrea.data.batches import (
     unique_tokens,
 )
 from andrea.data.config import DataConfig
-from andrea.data.prepare import Prepared, prepare
+from andrea.data.prepare import prepare
+from andrea.data.prepared import Prepared
 from andrea.errors import UserError
 
 T = 16

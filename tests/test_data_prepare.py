@@ -2,14 +2,22 @@
 
 import json
 import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from andrea.data import index
 from andrea.data import prepare as room
+from andrea.data import prepared as prepared_module
 from andrea.data.config import DataConfig
-from andrea.data.prepare import Prepared, fingerprint, load_tokenizer, open_prepared, prepare, require_vocab
+from andrea.data.prepare import fingerprint, prepare
+from andrea.data.prepared import Prepared, load_tokenizer, open_prepared, require_vocab
 from andrea.data.split import PARTS
 from andrea.errors import StudyError, UserError
 
@@ -102,6 +110,79 @@ def test_a_second_call_finds_the_folder_and_writes_nothing(tmp_path: Path, monke
     assert first.folder == tmp_path / "runs" / "data" / fingerprint(cfg)
 
 
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read or hashed from now on."""
+    seen: list[str] = []
+
+    def note(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path, *more: (seen.append(path.name), original(path, *more))[1]
+
+    monkeypatch.setattr(Path, "read_bytes", note(Path.read_bytes))
+    monkeypatch.setattr(prepared_module, "file_digest", note(prepared_module.file_digest))
+    return seen
+
+
+def settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file have been changed long enough ago."""
+    monkeypatch.setattr(index, "SETTLED_NS", -1)
+
+
+def test_what_is_untouched_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = corpus(tmp_path / "texts")
+    settle(monkeypatch)
+    first = prepare(cfg, tmp_path / "runs")
+    seen = reads(monkeypatch)
+    assert prepare(cfg, tmp_path / "runs").fingerprint == first.fingerprint
+    assert fingerprint(cfg, tmp_path / "runs") == first.fingerprint
+    assert seen == []
+    assert fingerprint(cfg) == first.fingerprint and len(seen) == 40
+
+
+@pytest.mark.parametrize("kept", ["size", "size and time"])
+def test_a_touched_source_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+    cfg = corpus(tmp_path / "texts")
+    settle(monkeypatch)
+    first = prepare(cfg, tmp_path / "runs")
+    path = tmp_path / "texts" / "speech-07.txt"
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"7:", b"8:", 1))
+    if kept == "size and time":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    seen = reads(monkeypatch)
+    assert fingerprint(cfg, tmp_path / "runs") != first.fingerprint
+    assert seen == ["speech-07.txt"]
+
+
+def test_a_source_changed_just_now_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = corpus(tmp_path / "texts")
+    prepare(cfg, tmp_path / "runs")
+    seen = reads(monkeypatch)
+    prepare(cfg, tmp_path / "runs")
+    assert len(seen) == 40
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', ""])
+def test_a_damaged_index_costs_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    cfg = corpus(tmp_path / "texts")
+    settle(monkeypatch)
+    first = prepare(cfg, tmp_path / "runs")
+    (tmp_path / "runs" / "data" / "sources.json").write_text(content)
+    assert prepare(cfg, tmp_path / "runs").fingerprint == first.fingerprint
+    seen = reads(monkeypatch)
+    assert prepare(cfg, tmp_path / "runs").fingerprint == first.fingerprint
+    assert seen == []
+
+
+def test_a_copied_cache_is_checked_in_full_and_found_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = corpus(tmp_path / "texts")
+    first = prepare(cfg, tmp_path / "runs")
+    os.utime(first.folder / "train.bin")
+    seen = reads(monkeypatch)
+    monkeypatch.setattr(room, "_build", lambda *args: pytest.fail("prepared twice"))
+    assert prepare(cfg, tmp_path / "runs").meta == first.meta
+    assert seen.count("train.bin") == 1 and "tune.bin" not in seen
+
+
 @pytest.mark.parametrize("damage", ["half", "flipped", "no meta", "torn meta", "old format", "no file"])
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: str) -> None:
     cfg = corpus(tmp_path / "texts")
@@ -141,7 +222,7 @@ def test_a_full_disk_is_a_failure_that_can_be_resumed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(room, "_write_part", full)
     with pytest.raises(StudyError, match="No space left"):
         prepare(corpus(tmp_path / "texts"), tmp_path / "runs")
-    assert [p for p in (tmp_path / "runs" / "data").iterdir() if p.is_dir()] == []
+    assert not (tmp_path / "runs" / "data").exists()
 
 
 def prepare_elsewhere(cfg: DataConfig, root: Path, start: object, out: object) -> None:
@@ -188,3 +269,19 @@ def test_bad_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not UTF-8"):
         prepare(DataConfig(source=f"text:{tmp_path}/bad.txt"), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_text_that_the_caller_refuses_leaves_nothing_and_whoever_waits_for_it_makes_its_own(tmp_path: Path) -> None:
+    cfg = corpus(tmp_path / "texts")
+    waiting = threading.Thread(target=prepare, args=(cfg, tmp_path / "runs"))
+
+    def refuse(prepared: Prepared) -> None:
+        assert prepared.meta["tokens"]["train"] > 0
+        waiting.start()
+        time.sleep(0.3)
+        raise UserError("too short for this model")
+
+    with pytest.raises(UserError, match="too short"):
+        prepare(cfg, tmp_path / "runs", check=refuse)
+    waiting.join()
+    assert open_prepared(tmp_path / "runs" / "data" / fingerprint(cfg)).vocab_size == 256

@@ -143,7 +143,7 @@ def test_s11_every_accepted_key_changes_the_count_or_the_output(field: str, own_
 
 
 def test_s11_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(UserError, match="d_modle: unknown; did you mean d_model"):
+    with pytest.raises(UserError, match="d_modle: unknown; did you mean 'd_model'"):
         build(ModelConfig, {"d_modle": 8})
 
 

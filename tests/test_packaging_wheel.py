@@ -1,5 +1,6 @@
 """What a user gets from `pip install`: the `andrea` command, with its content, far from any checkout."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ class Installed:
 
     bin: Path
     elsewhere: Path
+    wheel: Path
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a program of the environment in a folder that is no checkout."""
@@ -77,7 +79,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     where = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
     (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return Installed(home / "bin", tmp_path_factory.mktemp("elsewhere"))
+    return Installed(home / "bin", tmp_path_factory.mktemp("elsewhere"), wheel)
 
 
 def test_the_wheel_holds_the_package_and_its_content_and_nothing_else(wheel: Path) -> None:
@@ -120,3 +122,18 @@ def test_an_ablation_is_planned_from_another_folder_and_nothing_is_started(insta
     runs = installed.elsewhere / "andrea-runs"
     assert not list(runs.glob("studies/*"))
     assert not list(runs.glob("runs/*"))
+
+
+def test_an_ablation_runs_to_its_report_from_another_folder(installed: Installed) -> None:
+    text = "".join(f"Line {i}: it was a dark and stormy night.\n" for i in range(3000))
+    (installed.elsewhere / "book.txt").write_text(text)
+    command = ("andrea", "ablate", "norm-placement", "--tokens", "8192", "--seeds", "2", "--trials", "1", "--json")
+    settings = ("data.source=text:book.txt", "model.n_head=1", "model.context=16", "train.batch_size=4")
+    more = [option for setting in settings for option in ("--set", setting)]
+    answer = json.loads(installed.succeed(*command, *FAST_SETTINGS, *more))
+    assert answer["complete"] is True and answer["failed_runs"] == []
+    assert [verdict["arm"] for verdict in answer["verdicts"]] == ["post"]
+    page = Path(answer["report"]).read_text(encoding="utf-8")
+    style = zipfile.ZipFile(installed.wheel).read("andrea/content/reports/templates/report.css").decode()
+    assert style.strip() in page and "norm-placement" in page
+    assert installed.succeed("andrea", "status").splitlines()[1].split()[1:3] == ["done", "6/6"]

@@ -69,7 +69,7 @@ def test_only_the_formats_asked_for_are_written(whole: Writer, tmp_path: Path) -
 def test_bad_requests_are_told_in_one_line(whole: Writer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     script = REPORTS / "comparison.py"
-    with pytest.raises(UserError, match=r"unknown 'htm'; did you mean html\?"):
+    with pytest.raises(UserError, match=r"unknown 'htm'; did you mean 'html'\?"):
         make_report(whole.store, whole.folder, ["htm"], script, None)
     with pytest.raises(UserError, match="is a file"):
         make_report(whole.store, whole.folder, ["html"], script, tmp_path / "file")

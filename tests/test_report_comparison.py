@@ -13,6 +13,7 @@ from report_page import Page, read_csv, read_page
 from scipy import stats
 
 from andrea.analysis.build import FORMATS, make_report
+from andrea.analysis.text import verdict_table
 from andrea.verdict.seeds import replication_seed
 
 REPORTS = Path(__file__).parents[1] / "reports"
@@ -131,6 +132,21 @@ def test_s42_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path:
     assert page.column("differences", "difference (nats)")[3] == ("–", "")
     assert page.column("final-losses", "final loss (nats)")[1] == ("–", "")
     assert "post: 1 diverged and 1 stalled of 5 replicates" in page.text
+
+
+@pytest.mark.parametrize("fate", ["failed", "missing"])
+def test_s66_no_mean_over_the_seeds_that_are_there_on_page_in_files_or_in_the_terminal(
+    tmp_path: Path, fate: str
+) -> None:
+    writer = finished(tmp_path, {"post": -0.3}, fates={"post": {1: fate}})
+    where = made(writer, "html", "csv")
+    row = [text for text, _ in read_page(where / "report.html").tables["verdicts"][1]]
+    assert row[1:5] == ["inconclusive (failed or missing run)", "–", "–", "4"]
+    told = read_csv(where / "verdicts.csv")[1]
+    assert {told[key] for key in ("mean", "low", "high", "sd", "pairs_needed", "smallest_visible")} == {""}
+    said = verdict_table(writer.folder)[1]
+    assert (said["difference"], said["interval"], said["n"]) == ("–", "–", "4")
+    assert "4 of 5 pairs are whole" in read_page(where / "report.html").text
 
 
 def test_s45_the_page_asks_no_network(folder: Path, page: Page) -> None:

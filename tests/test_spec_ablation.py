@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from andrea.config import dotted
 from andrea.errors import UserError
-from andrea.study.ablation import Ablation, ablation_schema, load_ablation
+from andrea.study.ablation import Ablation
 
 GOOD = """\
 question: Does it matter?
@@ -39,7 +40,7 @@ def written(tmp_path: Path, text: str) -> Path:
 def faults(tmp_path: Path, text: str) -> list[str]:
     path = written(tmp_path, text)
     with pytest.raises(UserError) as caught:
-        load_ablation(path)
+        Ablation.load(path)
     return str(caught.value).replace(f"{path}:", "").splitlines()
 
 
@@ -49,7 +50,7 @@ def change(old: str, new: str) -> str:
 
 
 def test_an_arm_is_what_it_sets_over_the_sections_over_the_preset(tmp_path: Path) -> None:
-    ablation = load_ablation(written(tmp_path, GOOD))
+    ablation = Ablation.load(written(tmp_path, GOOD))
     assert ablation.name == "mine" and ablation.path == tmp_path / "mine.yaml"
     config = ablation.arm_config("post")
     assert (config.model.norm_placement, config.model.n_layer, config.model.d_model) == ("post", 2, 48)
@@ -85,7 +86,7 @@ def test_every_fault_is_named_with_its_line_in_one_message(tmp_path: Path) -> No
     found = faults(tmp_path, text)
     assert [line.partition(":")[0] for line in found] == ["1", "2", "9", "11", "19"]
     assert found[0] == "1: hypothesis: required and missing"
-    assert "hypotesis: unknown; did you mean hypothesis?" in found[1]
+    assert "hypotesis: unknown; did you mean 'hypothesis'?" in found[1]
     assert "match.on: input should be 'params' or 'none', not 'parms'" in found[2]
     assert "unknown preset 'tinny'; did you mean 'tiny'?" in found[3]
     assert "protocol.m: input should be greater than 0, not -1" in found[4]
@@ -114,13 +115,13 @@ def test_what_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
-        load_ablation(tmp_path / "none.yaml")
+        Ablation.load(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"question: caf\xe9")
     with pytest.raises(UserError, match="not UTF-8 at byte 13"):
-        load_ablation(tmp_path / "latin.yaml")
+        Ablation.load(tmp_path / "latin.yaml")
     (tmp_path / "bell.yaml").write_bytes(b"question: \x07")
     with pytest.raises(UserError, match="not YAML"):
-        load_ablation(tmp_path / "bell.yaml")
+        Ablation.load(tmp_path / "bell.yaml")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +165,11 @@ def test_a_fault_of_the_model_is_named_where_it_was_written(tmp_path: Path) -> N
         "7: arms.post: model.norm_placement: unknown norm_placement 'pots'; did you mean 'post'?"
     ]
     in_section = change("  n_layer: 2", "  n_layers: 2")
-    assert faults(tmp_path, in_section) == ["13: model.n_layers: unknown; did you mean n_layer?"]
+    assert faults(tmp_path, in_section) == ["13: model.n_layers: unknown; did you mean 'n_layer'?"]
     of_both = change("  n_layer: 2", "  n_head: 5")
     assert [f for f in faults(tmp_path, of_both) if "n_head 5 does not divide d_model 48" in f]
     unknown = change("placement: post,", "placement: post, model.activatoin: relu,")
-    assert faults(tmp_path, unknown) == ["7: arms.post: model.activatoin: unknown; did you mean activation?"]
+    assert faults(tmp_path, unknown) == ["7: arms.post: model.activatoin: unknown; did you mean 'activation'?"]
 
 
 def test_an_arm_name_can_stand_in_a_path(tmp_path: Path) -> None:
@@ -179,11 +180,11 @@ def test_an_arm_name_can_stand_in_a_path(tmp_path: Path) -> None:
 def test_names_are_what_is_written(tmp_path: Path) -> None:
     """YAML reads `no`, `on` and `8` as False, True and a number."""
     text = change("  pre: {", "  no: {").replace("  post: {", "  8: {").replace("baseline: pre", 'baseline: "no"')
-    assert list(load_ablation(written(tmp_path, text)).arms) == ["no", "8"]
+    assert list(Ablation.load(written(tmp_path, text)).arms) == ["no", "8"]
 
 
 def test_overrides_lie_over_the_sections_and_under_the_arms(tmp_path: Path) -> None:
-    ablation = load_ablation(written(tmp_path, GOOD))
+    ablation = Ablation.load(written(tmp_path, GOOD))
     changed = ablation.override({"model.n_layer": 4, "protocol.seeds": 3, "match.on": "none"})
     assert (changed.arm_config("pre").model.n_layer, changed.protocol.seeds, changed.match.on) == (4, 3, "none")
     assert changed.name == "mine" and ablation.model["n_layer"] == 2
@@ -192,24 +193,24 @@ def test_overrides_lie_over_the_sections_and_under_the_arms(tmp_path: Path) -> N
 
 
 def test_a_preset_of_the_command_line_goes_over_the_files_model(tmp_path: Path) -> None:
-    changed = load_ablation(written(tmp_path, GOOD)).override({}, preset="andrea-12m")
+    changed = Ablation.load(written(tmp_path, GOOD)).override({}, preset="andrea-12m")
     config = changed.arm_config("pre").model
     assert (config.n_layer, config.d_model, config.context) == (6, 384, 1024)
 
 
 def test_bad_overrides_are_refused_together(tmp_path: Path) -> None:
-    ablation = load_ablation(written(tmp_path, GOOD))
+    ablation = Ablation.load(written(tmp_path, GOOD))
     with pytest.raises(UserError) as caught:
         ablation.override({"train.lr": 1, "model.norm_placement": "pre", "modle.n_layer": 2, "arms.pre": {}, "seed": 2})
     message = str(caught.value)
     for part in (
         "train.lr: the protocol",
         "arm pre sets it",
-        "modle.n_layer: unknown; did you mean model",
+        "modle.n_layer: unknown; did you mean 'model'",
         "seed: the",
     ):
         assert part in message
-    with pytest.raises(UserError, match=r"model\.n_layr: unknown; did you mean n_layer\?"):
+    with pytest.raises(UserError, match=r"model\.n_layr: unknown; did you mean 'n_layer'\?"):
         ablation.override({"model.n_layr": 4})
     with pytest.raises(UserError, match=r"protocol\.m: "):
         ablation.override({"protocol.m": 0})
@@ -219,8 +220,24 @@ def test_bad_overrides_are_refused_together(tmp_path: Path) -> None:
         ablation.arm_config("pot")
 
 
+SHIPPED = sorted((Path(__file__).parents[1] / "ablations").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_s72_every_arm_descends_from_the_baseline_whatever_is_laid_over_it(path: Path) -> None:
+    ablation = Ablation.load(path)
+    for spec in (ablation, ablation.override({"train.weight_decay": 0.3, "model.n_layer": 3}, preset="andrea-12m")):
+        configs = {arm: dotted(spec.arm_config(arm).model_dump()) for arm in spec.arms}
+        base = configs[spec.baseline]
+        assert {"model.d_model", "train.weight_decay", "data.source"} <= set(base)
+        for arm, config in configs.items():
+            differing = {key for key in base if config[key] != base[key]}
+            assert differing <= set(spec.arms[arm].set) | set(spec.arms[spec.baseline].set)
+            assert differing or arm == spec.baseline
+
+
 def test_the_schema_for_editors_documents_every_field() -> None:
-    schema = ablation_schema()
+    schema = Ablation.json_schema()
     properties = schema["properties"]
     assert set(properties) == set(Ablation.model_fields)
     undocumented = [name for name, field in properties.items() if "description" not in field]

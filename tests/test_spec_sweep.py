@@ -1,15 +1,19 @@
 """Sweep files: spaces that reach their ends, samplers with every argument, faults with their lines."""
 
+import inspect
+import json
 from pathlib import Path
 
 import optuna
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from andrea.errors import UserError
 from andrea.study.space import Dimension
-from andrea.study.sweep import TPE, Sweep, load_sweep, sweep_schema
+from andrea.study.sweep import Sweep
+from andrea.study.trials import sampling
 
 GOOD = """\
 question: Which rate?
@@ -34,7 +38,7 @@ def written(tmp_path: Path, text: str) -> Path:
 def faults(tmp_path: Path, text: str) -> list[str]:
     path = written(tmp_path, text)
     with pytest.raises(UserError) as caught:
-        load_sweep(path)
+        Sweep.load(path)
     return str(caught.value).replace(f"{path}:", "").splitlines()
 
 
@@ -44,7 +48,7 @@ def change(old: str, new: str) -> str:
 
 
 def test_a_trial_is_its_params_over_the_sections(tmp_path: Path) -> None:
-    sweep = load_sweep(written(tmp_path, GOOD))
+    sweep = Sweep.load(written(tmp_path, GOOD))
     config = sweep.config({"train.lr": 0.01, "model.mlp_ratio": "8/3", "model.n_layer": 4})
     assert (config.train.lr, config.model.n_layer, config.train.tokens) == (0.01, 4, 4096)
     assert config.model.mlp_ratio == pytest.approx(8 / 3)
@@ -53,7 +57,7 @@ def test_a_trial_is_its_params_over_the_sections(tmp_path: Path) -> None:
 
 
 def test_s68_a_range_reaches_both_its_ends(tmp_path: Path) -> None:
-    found = load_sweep(written(tmp_path, GOOD)).distributions()
+    found = Sweep.load(written(tmp_path, GOOD)).distributions()
     warmup = found["train.warmup"]
     assert isinstance(warmup, optuna.distributions.FloatDistribution)
     assert (warmup.low, warmup.high, warmup.step) == (0.1, 0.3, 0.1)
@@ -117,7 +121,8 @@ def test_combinations_that_cannot_be_built_are_found_before_anything_runs(tmp_pa
     text = change("{low: 2, high: 6, step: 2}", "{choices: [2]}") + "generation: 2\n"
     text = text.replace("model.mlp_ratio: {choices: [1, 8/3, 4e0]}", "model.n_head:\n    choices: [4, 5]")
     assert faults(tmp_path, text) == [
-        "7: space: model: n_head 5 does not divide d_model 48: choose a width that is a multiple of the heads"
+        "7: space.model.n_head: model: n_head 5 does not divide d_model 48: "
+        "choose a width that is a multiple of the heads"
     ]
 
 
@@ -128,7 +133,7 @@ def test_a_setting_is_given_in_one_place(tmp_path: Path) -> None:
 
 def test_a_fault_of_a_section_has_its_own_line(tmp_path: Path) -> None:
     assert faults(tmp_path, change("  tokens: 4096", "  token: 4096")) == [
-        "9: train.token: unknown; did you mean tokens?"
+        "9: train.token: unknown; did you mean 'tokens'?"
     ]
 
 
@@ -136,7 +141,7 @@ def test_a_grid_runs_every_cell_once_and_says_how_many(tmp_path: Path) -> None:
     text = change("  train.lr: {low: 1e-4, high: 1e-1, log: true}\n", "  train.lr: {choices: [1e-3, 1e-2]}\n")
     grid = text.replace("trials: 5", "sampler: grid\ntrials: 5")
     assert faults(tmp_path, grid) == ["11: trials 5: this grid has 54 cells; write trials: 54"]
-    cells = load_sweep(written(tmp_path, grid.replace("trials: 5", "trials: 54"))).cells()
+    cells = Sweep.load(written(tmp_path, grid.replace("trials: 5", "trials: 54"))).cells()
     assert cells is not None and len(cells) == 54 == len({str(cell) for cell in cells})
     assert cells[0] == {"train.lr": 0.001, "train.warmup": 0.1, "model.n_layer": 2, "model.mlp_ratio": 1}
     assert faults(tmp_path, GOOD + "sampler: grid\n") == ["3: space.train.lr: a grid needs choices or a step"]
@@ -147,14 +152,23 @@ def test_arguments_of_a_sampler_that_is_not_used_are_a_fault(tmp_path: Path) -> 
     assert found == ["12: tpe: has no effect with sampler random; drop one of the two"]
 
 
-def test_every_argument_of_the_sampler_is_recorded_and_taken_by_optuna() -> None:
-    recorded = TPE().model_dump()
-    assert {"n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar", "gamma"} <= set(recorded)
-    optuna.samplers.TPESampler(**TPE(n_startup_trials=3).arguments(), seed=1)
+def test_every_argument_of_the_sampler_is_recorded_with_optunas_version(tmp_path: Path) -> None:
+    sweep = Sweep.load(written(tmp_path, GOOD + "tpe:\n  n_startup_trials: 3\n"))
+    recorded = sampling(sweep)
+    assert recorded is not None
+    assert (recorded["class"], recorded["optuna"]) == ("optuna.samplers.TPESampler", optuna.__version__)
+    assert set(recorded["arguments"]) == set(inspect.signature(optuna.samplers.TPESampler).parameters)
+    assert {"gamma", "weights", "warn_independent_sampling", "constraints_func"} <= set(recorded["arguments"])
+    assert recorded["arguments"]["n_startup_trials"] == 3 and recorded["arguments"]["gamma"] is None
+    assert recorded["None"] == "Optuna's own default of that version"
+    assert yaml.safe_load(yaml.safe_dump(recorded)) == json.loads(json.dumps(recorded)) == recorded
+    uniform = sampling(sweep.model_copy(update={"sampler": "random"}))
+    assert uniform is not None and uniform["class"] == "optuna.samplers.RandomSampler"
+    assert sampling(sweep.model_copy(update={"sampler": "grid"})) is None
 
 
 def test_overrides_may_not_fix_what_is_searched(tmp_path: Path) -> None:
-    sweep = load_sweep(written(tmp_path, GOOD))
+    sweep = Sweep.load(written(tmp_path, GOOD))
     changed = sweep.override({"model.norm_placement": "post"}, preset="andrea-12m")
     assert changed.config().model.norm_placement == "post" and changed.config().model.d_model == 384
     assert changed.space == sweep.space
@@ -163,6 +177,6 @@ def test_overrides_may_not_fix_what_is_searched(tmp_path: Path) -> None:
 
 
 def test_the_schema_for_editors_documents_every_field() -> None:
-    properties = sweep_schema()["properties"]
+    properties = Sweep.json_schema()["properties"]
     assert set(properties) == set(Sweep.model_fields)
     assert [name for name, field in properties.items() if "description" not in field] == []

@@ -1,10 +1,13 @@
 """The run store: what a kill, a second process or a newer version may find there."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andrea.errors import UserError
+from andrea.store import runs as runs_module
 from andrea.store.digest import canonical_json, digest
 from andrea.store.files import append_line, cut_torn_line, locked, read_json, read_lines, write_atomic
 from andrea.store.runs import FORMAT, RunBusy, RunStore
@@ -105,6 +109,65 @@ def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunSto
     claim.release()
 
 
+def test_s28_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the_new_lease(
+    runs: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "HEARTBEAT_S", 0.01)
+    first = runs.claim(RUN)
+    lease = runs.folder(RUN).with_name(f"{RUN}.lease")
+    theirs = json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"})
+    with locked(runs.root / "leases.lock"):
+        lease.write_text(theirs)
+        os.utime(lease, (1, 1))
+    beats = [thread for thread in threading.enumerate() if thread.name == f"lease-{RUN[:6]}"]
+    for thread in beats:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in beats)
+    first.release()
+    assert lease.read_text() == theirs and lease.stat().st_mtime == 1
+
+
+def test_a_held_lease_is_refreshed(runs: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "HEARTBEAT_S", 0.01)
+    lease = runs.folder(RUN).with_name(f"{RUN}.lease")
+    with runs.claim(RUN):
+        os.utime(lease, (1, 1))
+        deadline = time.monotonic() + 10
+        while lease.stat().st_mtime == 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert not lease.exists()
+
+
+def test_a_claim_that_cannot_recover_gives_its_lease_back(runs: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_module.Claim, "_recover", broken)
+        with pytest.raises(OSError, match="gone"):
+            runs.claim(RUN)
+    assert runs.lease(RUN) is None
+    runs.claim(RUN).release()
+
+
+def test_looking_at_a_lease_writes_nothing_here_and_needs_no_writing_elsewhere(
+    runs: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    lease = runs.folder(RUN).with_name(f"{RUN}.lease")
+    claim = runs.claim(RUN)
+    assert runs.lease(RUN) is not None  # of this host: the process is asked, no clock
+    lease.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"}))
+    assert runs.lease(RUN) is not None
+    os.utime(lease, (1, 1))
+    assert runs.lease(RUN) is None
+    claim.release()
+
+
 def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     RunStore(root)
@@ -112,6 +175,58 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) ->
     with pytest.raises(UserError, match="newer andrea"):
         RunStore(root)
     assert read_json(root / "store.json") == {"format": FORMAT + 1}
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '"x"', "null", '{"format": "1"}', "not JSON", b"\xff"])
+def test_a_damaged_store_is_named_and_left_alone(tmp_path: Path, content: str | bytes) -> None:
+    marker = tmp_path / "store.json"
+    marker.write_bytes(content.encode() if isinstance(content, str) else content)
+    before = marker.read_bytes()
+    for create in (True, False):
+        with pytest.raises(UserError, match=r"store\.json is damaged"):
+            RunStore(tmp_path, create=create)
+    assert marker.read_bytes() == before
+
+
+def test_a_store_of_an_older_format_is_migrated_step_by_step_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunStore(tmp_path)
+    (tmp_path / "old").write_text("kept")
+    monkeypatch.setattr(runs_module, "FORMAT", FORMAT + 2)
+    steps = {
+        FORMAT: lambda root: (root / "old").rename(root / "renamed"),
+        FORMAT + 1: lambda root: (root / "renamed").rename(root / "new"),
+    }
+    monkeypatch.setattr(runs_module, "MIGRATIONS", steps)
+    for _ in range(2):
+        RunStore(tmp_path)
+        assert (tmp_path / "new").read_text() == "kept"
+    assert read_json(tmp_path / "store.json") == {"format": FORMAT + 2}
+
+
+def test_a_kill_in_the_middle_of_a_migration_goes_on_from_the_step_it_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunStore(tmp_path)
+    monkeypatch.setattr(runs_module, "FORMAT", FORMAT + 2)
+    done: list[int] = []
+
+    def killed(root: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs_module, "MIGRATIONS", {FORMAT: lambda root: done.append(FORMAT), FORMAT + 1: killed})
+    with pytest.raises(KeyboardInterrupt):
+        RunStore(tmp_path)
+    monkeypatch.setitem(runs_module.MIGRATIONS, FORMAT + 1, lambda root: done.append(FORMAT + 1))
+    RunStore(tmp_path)
+    assert done == [FORMAT, FORMAT + 1]
+
+
+def test_a_store_too_old_to_be_read_is_a_line_and_not_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "store.json").write_text(json.dumps({"format": FORMAT - 1}))
+    with pytest.raises(UserError, match=f"of format {FORMAT - 1}, which this andrea .* no longer reads"):
+        RunStore(tmp_path)
 
 
 @pytest.mark.parametrize("root", ["file", "file/below", "/proc/andrea-runs"])

@@ -1,10 +1,12 @@
 """Study folders: finding them, and being the only one at work in one."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from andrea.errors import UserError
+from andrea.errors import StudyError, UserError
 from andrea.store.files import write_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
@@ -28,7 +30,7 @@ def test_the_bare_name_means_the_latest_and_the_full_name_means_itself(tmp_path:
 
 def test_an_unknown_study_gets_a_hint(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    with pytest.raises(UserError, match="none yet"):
+    with pytest.raises(UserError, match="there are none"):
         find(store, "norm")
     make(store, "norm-placement", "aaa", "2026-01-01")
     with pytest.raises(UserError, match="did you mean 'norm-placement'"):
@@ -43,6 +45,48 @@ def test_a_second_controller_is_refused_while_the_first_lives(tmp_path: Path) ->
         with pytest.raises(UserError, match="another command"), StudyFolder(study.path).held():
             pass
     assert not study.live
+
+
+def test_a_status_that_polls_never_refuses_a_study(tmp_path: Path) -> None:
+    study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
+    code = (
+        "import sys; from pathlib import Path; from andrea.store.studies import StudyFolder\n"
+        "study = StudyFolder(Path(sys.argv[1])); print('looking', flush=True)\n"
+        "while True: study.live"
+    )
+    with study.held():
+        pass
+    lookers = [
+        subprocess.Popen([sys.executable, "-c", code, str(study.path)], stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    try:
+        for looker in lookers:
+            assert looker.stdout is not None and looker.stdout.readline() == b"looking\n"
+        for _ in range(300):
+            with study.held():
+                assert study.live
+                with pytest.raises(UserError, match="another command"), StudyFolder(study.path).held():
+                    pass
+    finally:
+        for looker in lookers:
+            looker.kill()
+            looker.communicate()
+    assert not study.live
+
+
+def test_to_look_at_a_study_writes_nothing(tmp_path: Path) -> None:
+    study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
+    assert not study.live
+    assert [path.name for path in study.path.iterdir()] == ["study.json"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", "a: [", "\ud800"])
+def test_a_study_without_its_protocol_is_no_study(tmp_path: Path, content: str | None) -> None:
+    study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
+    if content is not None:
+        (study.path / "protocol.yaml").write_bytes(content.encode(errors="surrogatepass"))
+    with pytest.raises(StudyError, match=r"(?s)protocol\.yaml: .*the study has lost what it asked"):
+        study.protocol()
 
 
 def test_planned_runs_keep_their_order(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import threading
+from datetime import UTC, datetime
+from importlib.metadata import version
 
 import pytest
 import study_fakes as fakes
 from study_fakes import make_study, misbehave, outcome, trainings
 
 from andrea.errors import StudyError, UserError
-from andrea.store.files import read_json
+from andrea.store.files import read_json, write_json
 from andrea.study.controller import run_study
 from andrea.study.events import Observer
 from andrea.study.executors import InlineExecutor
+from andrea.verdict.records import METHOD
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 
@@ -44,6 +47,18 @@ class Watch(Observer):
 
     def count(self, kind):
         return sum(event[0] == kind for event in self.events)
+
+
+class Impatient(Observer):
+    """Presses Ctrl-C after that many runs."""
+
+    def __init__(self, patience):
+        self.left = patience
+
+    def finished(self, run, result):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
 
 
 def go(folder, store, *observers):
@@ -114,15 +129,6 @@ def test_an_interrupted_study_goes_on_and_ends_as_if_it_never_stopped(tmp_path):
     go(whole, store)
     folder, store = make_study(tmp_path / "cut")
 
-    class Impatient(Observer):
-        def __init__(self, patience):
-            self.left = patience
-
-        def finished(self, run, result):
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-
     commands = 0
     while True:
         commands += 1
@@ -158,10 +164,67 @@ def test_s34_a_run_that_fails_at_every_try_is_no_result_and_the_next_command_tri
     run_id = summary.failed[0].run_id
     assert store.result(run_id) is None
     assert store.failure(run_id)["reason"].startswith("a transient fault")
-    assert folder.read("choices.json") is None  # the midpoints wait for the failed rate
-    assert len(folder.runs()) == 10
+    assert folder.read("choices.json")["relu"]["lr"] is None  # its midpoints wait for the failed rate
     assert go(folder, store).complete
     assert trainings(tmp_path).count(run_id) == 4
+
+
+def test_an_arm_that_cannot_be_tuned_leaves_the_others_their_verdicts(tmp_path):
+    folder, store = make_study(tmp_path, arms=("gelu_tanh", "relu", "swiglu"))
+    misbehave(tmp_path, "raise", activation="relu", lr=0.01)
+    for command in (1, 2):
+        summary = go(folder, store)
+        assert not summary.complete
+        assert [(run.arm, run.phase) for run in summary.failed] == [("relu", "tune")]
+        assert trainings(tmp_path).count(summary.failed[0].run_id) == 3 * command
+        assert len(set(trainings(tmp_path))) == 15 + 4 + 6
+        relu, swiglu = verdict(folder), verdict(folder, "swiglu")
+        assert (relu["verdict"], relu["cause"], relu["n"]) == ("inconclusive", "failed or missing run", 0)
+        assert (swiglu["verdict"], swiglu["n"], swiglu["arms"]) == ("better", 3, 2)
+        assert folder.read("verdict.json")["complete"] is False
+        later = folder.runs()[15:]
+        assert {run["arm"] for run in later} == {"gelu_tanh", "swiglu"}
+        assert all(run["without"] == ["relu"] for run in later)
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["to the end", "interrupted"])
+@pytest.mark.parametrize(
+    "failing", [{"lr": 0.0316}, {"lr": 0.00178}, {"lr": 0.1}], ids=["grid", "midpoint", "extension"]
+)
+def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed(tmp_path, failing, interrupted):
+    """The grid case is the hard one: this arm's edge extends everybody's grid, which the plan without it did not."""
+    arms, edge = ("gelu_tanh", "relu", "swiglu"), failing["lr"] != 0.00178
+    outcomes = []
+    for name in ("whole", "flaky"):
+        folder, store = make_study(tmp_path / name, arms=arms)
+        if name == "flaky":
+            misbehave(store.root, "raise", times=3, activation="relu", **failing)
+        if edge:
+            misbehave(store.root, "edge", activation="relu", eval_part="tune")
+        if name == "flaky":
+            if interrupted:
+                with pytest.raises(KeyboardInterrupt):
+                    go(folder, store, Impatient(22))
+            else:
+                assert not go(folder, store).complete
+                assert verdict(folder, "swiglu")["verdict"] == "better"
+            assert any("without" in run for run in folder.runs())
+        assert go(folder, store).complete
+        assert not any("without" in run for run in folder.runs())
+        outcomes.append(outcome(folder))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_baseline_that_cannot_be_tuned_leaves_nothing_to_compare_with_until_it_can(tmp_path):
+    whole, store = make_study(tmp_path / "whole")
+    go(whole, store)
+    folder, store = make_study(tmp_path / "flaky")
+    misbehave(store.root, "raise", times=3, activation="gelu_tanh", lr=0.01)
+    assert not go(folder, store).complete
+    assert len(folder.runs()) == 10
+    assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == ("inconclusive", "failed or missing run")
+    assert go(folder, store).complete
+    assert outcome(folder) == outcome(whole)
 
 
 def test_a_failed_replicate_makes_its_verdict_inconclusive_until_it_succeeds(tmp_path):
@@ -237,6 +300,36 @@ def test_replicates_older_than_the_freeze_make_the_verdict_exploratory(tmp_path)
     assert go(later, store).complete
     assert later.read("verdict.json")["exploratory"] is later.read("resolved.json")["exploratory"] is True
     assert "exploratory" in verdict(later)["tags"]
+
+
+@pytest.mark.parametrize("arm", ["gelu_tanh", "relu"])
+def test_one_tuning_run_older_than_the_freeze_makes_the_verdict_exploratory(tmp_path, arm):
+    folder, store = make_study(tmp_path)
+    go(folder, store)
+    run = next(run for run in folder.runs() if run["arm"] == arm and run["phase"] == "tune")
+    path = store.folder(run["run_id"]) / "result.json"
+    write_json(path, read_json(path) | {"finished_at": "2025-12-31T23:59:59+00:00"})
+    assert go(folder, store).complete
+    assert folder.read("verdict.json")["exploratory"] is True
+    assert "exploratory" in verdict(folder)["tags"]
+
+
+def test_runs_that_the_study_made_before_a_resume_are_not_older_than_its_freeze(tmp_path):
+    folder, store = make_study(tmp_path, frozen_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    for patience in (4, 16):
+        with pytest.raises(KeyboardInterrupt):
+            go(folder, store, Impatient(patience))
+    assert go(folder, store).complete
+    assert folder.read("verdict.json")["exploratory"] is False
+    assert verdict(folder)["tags"] == []
+
+
+def test_a_verdict_names_the_versions_that_its_numbers_come_from(tmp_path):
+    folder, store = make_study(tmp_path)
+    go(folder, store)
+    told = folder.read("verdict.json")
+    assert told["method"] == METHOD
+    assert told["versions"] == {name: version(name) for name in ("andrea", "numpy", "scipy")}
 
 
 def test_s23_a_second_controller_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from study_fakes import make_study, misbehave, outcome, trainings
 from andrea.errors import UserError
 from andrea.study.controller import run_study
 from andrea.study.events import Observer
-from andrea.study.executors import InlineExecutor, make_executor
+from andrea.study.executors import InlineExecutor, classify, make_executor
 from andrea.study.frozen import FrozenStudy
 from andrea.study.local import LocalExecutor, visible_devices
 
@@ -55,6 +55,16 @@ def processes_with(words):
             if words in line and state != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def test_out_of_memory_is_told_with_what_helps():
+    class OutOfMemoryError(RuntimeError):
+        """As torch's is named."""
+
+    helps = "lower train.micro_batch"
+    for error in (OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("you can't allocate memory")):
+        outcome, reason = classify(error)
+        assert outcome == "failed" and reason.startswith("out of memory: ") and reason.endswith(helps)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +136,42 @@ def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     while len(ends) < 2:
         ends += executor.wait(0.2)
     assert sorted((tmp_path / "devices.log").read_text().split()) == ["3", "5"]
+
+
+def test_s32_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memory_is_free(tmp_path):
+    executor = LocalExecutor(1, run="study_fakes:note_process", preload=fakes.PRELOAD)
+    folder, store = make_study(tmp_path)
+    study = FrozenStudy(folder, store)
+    for lr in (0.001, 0.002, 0.003):
+        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
+        assert ended(executor, study.job(study.run(row, 1))).outcome == "done"
+    seen = fakes.read_lines(tmp_path / "processes.log")
+    assert len({record["pid"] for record in seen}) == 3
+    assert [record["alive"] for record in seen] == [[], [], []]
+    assert not any(record["optuna"] for record in seen), "workers know the run store alone"
+
+
+@pytest.mark.slow
+def test_s21_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
+    """Twelve at a time claim their runs, and somebody else's lock on the journal is always there."""
+    folder, store = make_study(tmp_path, arms=("gelu_tanh", "relu", "swiglu"), trials=4, seeds=2)
+    at_work, most, broken = set(), [0], []
+
+    class Watch(Observer):
+        def started(self, run):
+            at_work.add(run["run_id"])
+            most.append(len(at_work))
+            (folder.path / "optuna.journal.lock").touch()
+
+        def finished(self, run, result):
+            at_work.discard(run["run_id"])
+
+        def failed(self, run, reason):
+            broken.append(reason)
+
+    assert run_study(folder, store, local(12), [Watch()]).complete
+    assert (max(most), broken) == (12, [])
+    assert len(trainings(tmp_path)) == len(set(trainings(tmp_path))) == len(folder.runs()) >= 18
 
 
 def test_executors_by_name():

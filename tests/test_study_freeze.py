@@ -11,9 +11,10 @@ from andrea.errors import StudyError, UserError
 from andrea.store.studies import studies
 from andrea.study import estimate
 from andrea.study.ablation import Ablation
-from andrea.study.freeze import Request, freeze, plan
+from andrea.study.freeze import freeze, plan
 from andrea.study.frozen import FrozenStudy
 from andrea.study.matching import require_match
+from andrea.study.plans import Request
 from andrea.study.sweep import Sweep
 
 
@@ -148,7 +149,7 @@ def test_what_does_not_do_is_refused_before_anything_is_written(tiny_text, store
 def test_all_unknown_settings_are_named_at_once(tiny_text, store):
     with pytest.raises(UserError) as refused:
         plan(ask(ablation(tiny_text), overrides={"model.d_modle": 8, "train.wramup": 1, "protocol.sedes": 2}), store)
-    for hint in ("did you mean d_model?", "did you mean warmup?", "did you mean seeds?"):
+    for hint in ("did you mean 'd_model'?", "did you mean 'warmup'?", "did you mean 'seeds'?"):
         assert hint in str(refused.value)
 
 
@@ -231,6 +232,20 @@ def test_an_estimate_counts_rounds_of_slots_and_leaves_out_what_is_done(tiny_tex
     assert estimate.seconds(half, per_run, 2) == 20 + 3 * 20
     planned = plan(ask(ablation(tiny_text)), store)
     assert 0 < planned.estimate_s(2) < planned.estimate_s(1)
+
+
+def test_a_finished_study_is_not_calibrated_again(tiny_text, store, monkeypatch):
+    def calibrated(*_):
+        raise AssertionError("trained to estimate nothing")
+
+    monkeypatch.setattr(estimate, "per_run", calibrated)
+    planned = plan(ask(ablation(tiny_text)), store)
+    folder = freeze(planned, store)
+    folder.write("verdict.json", {"complete": False, "verdicts": []})
+    with pytest.raises(AssertionError):
+        planned.estimate_s(2)
+    folder.write("verdict.json", {"complete": True, "verdicts": []})
+    assert planned.estimate_s(2) == 0.0
 
 
 def test_a_deleted_cache_is_filled_again_and_a_changed_text_is_refused(tiny_text, store):

@@ -1,38 +1,39 @@
 """The engine on real, tiny trainings: plan, freeze, run; killed at random it ends with the same bits."""
 
+import contextlib
+import csv
+import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import study_real
+import yaml
 from conftest import generated_text
 from study_fakes import outcome
 
+from andrea.analysis.build import make_report
 from andrea.store.runs import RunStore
 from andrea.study.ablation import Ablation
 from andrea.study.controller import run_study
 from andrea.study.events import Observer
 from andrea.study.executors import make_executor
-from andrea.study.freeze import Request, freeze, plan
+from andrea.study.freeze import freeze, plan
+from andrea.study.plans import Request
 from andrea.study.sweep import Sweep
+from andrea.training.run import VOLATILE
 
 pytestmark = pytest.mark.slow
 
 MODEL = {"d_model": 16, "n_layer": 1, "n_head": 2, "context": 16}
-TRAIN = {"tokens": 8 * 16 * 200, "batch_size": 8, "evals": 2, "diagnostics": 1, "logs": 5}
-COMMAND = """
-import sys
-from pathlib import Path
-from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder
-from andrea.study.controller import run_study
-from andrea.study.executors import make_executor
-store = RunStore(Path(sys.argv[1]))
-summary = run_study(StudyFolder(Path(sys.argv[2])), store, make_executor("local", 2, "cpu"))
-sys.exit(0 if summary.complete else 1)
-"""
+TRAIN = {"tokens": 8 * 16 * 200, "batch_size": 8, "evals": 4, "diagnostics": 1, "logs": 40}
+REPORT = Path(__file__).parents[1] / "reports" / "comparison.py"
 
 
 @pytest.fixture
@@ -61,42 +62,80 @@ def frozen(text, root):
     return freeze(plan(Request(spec, name="norms", device="cpu"), store), store), store
 
 
-def test_real_trainings_killed_at_random_give_the_same_bits_as_inline(text, tmp_path):
+def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, tmp_path):
+    """Undisturbed in this process against two slots, SIGKILL to controllers and workers: every number is the same."""
     whole, store = frozen(text, tmp_path / "whole")
-    records = []
-
-    class Watch(Observer):
-        def progress(self, run, record):
-            records.append(record["kind"])
-
-    assert run_study(whole, store, make_executor("inline", 1), [Watch()]).complete
-    assert {"train", "eval", "layers"} <= set(records)
-    assert whole.read("verdict.json")["baseline"]["n"] == 2
+    watch = Watch()
+    assert run_study(whole, store, make_executor("inline", 1), [watch]).complete
+    assert {"train", "eval", "layers"} <= watch.kinds
+    expected = tables(whole, store, tmp_path / "whole-csv")
     folder, store = frozen(text, tmp_path / "killed")
     assert folder.about["digest"] == whole.about["digest"]
-    dice, kills = random.Random(5), 0
-    while True:
-        call = [sys.executable, "-c", COMMAND, str(store.root), str(folder.path)]
-        controller = subprocess.Popen(call)
-        target = _done(store) + dice.randint(0, 3)
-        while controller.poll() is None and (kills >= 3 or _done(store) < target or not _at_work(store)):
-            time.sleep(0.02)
-        time.sleep(0.2 * dice.random())
-        if controller.poll() is not None:
+    dice = random.Random(7)
+    controller = command(store, folder)
+    for victim in dice.sample(["controller"] * 2 + ["worker"] * 3, 5):
+        # By progress and not by the clock: on a slow machine a clock would kill everything as it starts.
+        enough = records(store) + dice.randint(5, 40)
+        while controller.poll() is None and (records(store) < enough or not workers(store)):
+            time.sleep(0.005)
+        assert controller.poll() is None, "it must not be done before it was killed"
+        if victim == "worker":
+            for pid in workers(store)[:1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        else:
+            controller.kill()
+            controller.wait()
+            controller = command(store, folder)
+    for _ in range(3):
+        if controller.wait() == 0:
             break
-        controller.send_signal(signal.SIGKILL)
-        controller.wait()
-        kills += 1
-    assert controller.returncode == 0 and kills == 3
+        controller = command(store, folder)
+    assert controller.returncode == 0
+    logs = [path.read_text() for path in store.root.glob("runs/*/*/log.txt")]
+    assert len(logs) == len(folder.runs()) == 10
+    assert any(re.search(r"attempt [2-9]: from step [1-9]", log) for log in logs), "something was resumed in its middle"
     assert outcome(folder) == outcome(whole)
+    assert tables(folder, store, tmp_path / "killed-csv") == expected
+    assert folder.read("verdict.json")["exploratory"] is False, "runs from before a resume are the study's own"
 
 
-def _done(store):
-    return len(list(store.root.glob("runs/*/*/result.json")))
+class Watch(Observer):
+    def __init__(self):
+        self.kinds = set()
+
+    def progress(self, run, record):
+        self.kinds.add(record["kind"])
 
 
-def _at_work(store):
-    return list(store.root.glob("runs/*/*.lease"))
+def command(store, folder):
+    call = [sys.executable, str(Path(study_real.__file__)), str(store.root), str(folder.path), "2"]
+    return subprocess.Popen(call)
+
+
+def records(store):
+    """How far the trainings are: records that they wrote, lost ones not counted."""
+    return sum(path.read_bytes().count(b"\n") for path in store.root.glob("runs/*/*/metrics.jsonl"))
+
+
+def workers(store):
+    """Process ids of the trainings at work."""
+    found = []
+    for path in store.root.glob("runs/*/*.lease"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found.append(json.loads(path.read_text())["pid"])
+    return found
+
+
+def tables(folder, store, out):
+    """Every CSV of the report without the columns that a repeat may change."""
+    make_report(store, folder, ["csv"], REPORT, out)
+    found = {}
+    for path in sorted(out.glob("*.csv")):
+        rows = list(csv.DictReader(path.open(encoding="utf-8")))
+        found[path.name] = [{key: row[key] for key in row if not key.startswith(VOLATILE)} for row in rows]
+    assert {"runs.csv", "curves.csv", "layers.csv", "verdicts.csv", "differences.csv"} <= set(found)
+    return found
 
 
 def test_a_real_sweep_finds_a_rate_that_learns(text, tmp_path):
@@ -117,3 +156,5 @@ def test_a_real_sweep_finds_a_rate_that_learns(text, tmp_path):
     best = folder.read("best.json")
     assert best["loss"] == min(t["loss"] for t in best["trials"] if t["ok"])
     assert store.result(best["run_id"])["eval_part"] == "tune"
+    frozen_as = yaml.safe_load((folder.path / "protocol.yaml").read_text())
+    assert best["search"]["sampling"] == frozen_as["sampling"]

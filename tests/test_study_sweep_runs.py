@@ -44,8 +44,7 @@ def test_a_sweep_finds_the_rate_and_writes_a_config_to_copy(tmp_path):
     assert best["config"]["train"]["lr"] == best["params"]["train.lr"]
     assert best["trial"] == min(best["trials"], key=lambda t: t["loss"])["trial"]
     assert [t["trial"] for t in best["trials"]] == list(range(12))
-    assert best["search"]["tpe"]["n_ei_candidates"] == 24
-    assert best["search"]["tpe"]["prior_weight"] == 1.0
+    assert best["search"]["sampling"]["arguments"]["n_ei_candidates"] == 24
     runs = folder.runs()
     assert [run["generation"] for run in runs] == [i // 4 for i in range(12)]
     assert {(run["seed"], run["phase"]) for run in runs} == {(tuning_seed(0), "trial")}

@@ -9,7 +9,7 @@ from tracking_study import curve, diverging_curve, finished, make_study, plan, t
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import resolve_mode, resolve_project
-from andrea.tracking.projection import flatten, project_run
+from andrea.tracking.projection import project_run
 
 
 def test_a_run_is_found_by_study_arm_seed_and_rate(store: RunStore) -> None:
@@ -101,13 +101,6 @@ def test_s67_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> 
     run = project_run(folder, store, planned)
     assert run.name == "trial=3 lr=0.01 train.weight_decay=0.1 seed=1"
     assert run.job_type == "trial"
-
-
-def test_flat_keys_are_those_of_the_command_line() -> None:
-    assert flatten({"model": {"d_model": 48}, "data": {"split": [90, 5, 5]}}) == {
-        "model.d_model": 48,
-        "data.split": [90, 5, 5],
-    }
 
 
 @pytest.mark.parametrize(

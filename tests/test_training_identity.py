@@ -1,6 +1,7 @@
 """What a run is called: golden names, what changes a name and what must not."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from training_kit import corpus, tiny
 from andrea.config import RunConfig, build
 from andrea.errors import UserError
 from andrea.model import config as model_config
+from andrea.model.attention import Attention
+from andrea.model.gpt import GPT
+from andrea.model.mlps import Mlp
 from andrea.training import identity as module
 from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
 
@@ -20,11 +24,11 @@ RESOLVED = {
     "model": {"vocab_size": 256, "final_norm": True},
 }
 GOLDEN = {
-    "": "b5525c93aaab8bfb6ad366ac748186cb1a42645c1733afa805f958afbcb00d4e",
-    "train.lr=0.01": "ed0af4df2f789235be622b88e7c4fae14f992dc65502a65a01ce74e9016d1179",
-    "model.activation=swiglu": "c287e4e3de6252defec3fcfd2801ceb82ccf8e57612fffc5b1c60117e005cd2d",
-    "train.threads=2": "db9190727b5789c285f99fdb0837189ee7de889e11c6e648a9f9886c212690c8",
-    "seed=2": "d7474a43df22c4aff99dc915b56d4325a914c5bd8126a381dca12270b054a734",
+    "": "89b3eadd32e7bd49ea8a3d1e6feb2c6499270aa6180d9fe1a814904bf979c400",
+    "train.lr=0.01": "d0b133259b19e4a4e7f0f3c83b695a40ed2aa3399ee7aba4a3cc3b6fd3648300",
+    "model.activation=swiglu": "568600b25a38ad8fed7a820a42d5106cd0602805c7bb90114e4804b8a466719e",
+    "train.threads=2": "b3fe3ecf3808d10ef01d17832660324fb3b4267b108353ef78c45d6dbd4dfb99",
+    "seed=2": "cef96bb853183652fade8f3330c45bbd407679701270fdf941014eae0c140a3c",
 }
 
 
@@ -63,6 +67,10 @@ def test_what_determines_the_numbers_changes_the_name() -> None:
         named(model__dropout=0.1),
         named(model__norm_placement="post"),
         named(seed=2),
+        named(init_seed=2),
+        named(data_seed=2),
+        named(dropout_seed=2),
+        named(model__mlp_ratio=3.9),
         run_id(identity(tiny(), "e" * 64, platform=HERE)),
         run_id(identity(tiny(), "f" * 64, 1, platform=HERE)),
         run_id(identity(tiny(), "f" * 64, platform={**HERE, "device": "x86_64 AVX2"})),
@@ -80,6 +88,13 @@ def test_what_changes_nothing_changes_no_name(tmp_path: Path) -> None:
     assert named(model__norm_placement="post", model__final_norm=False) == named(model__norm_placement="post")
     assert named(train__dtype="float32", train__compile="off", train__kernels="torch") == plain
     assert named(train__schedule="constant", train__final_lr=0.5) == named(train__schedule="constant")
+    assert named(model__mlp_ratio="8/3", model__d_model=48) == named(model__mlp_ratio=2.67, model__d_model=48)
+    assert named(data__eval_tokens=640 + 15) == named(data__curve_tokens=160 + 15) == plain  # whole windows of 16
+    assert named(data__curve_tokens=10_000) == named(data__curve_tokens=640)
+    assert named(train__warmup=2.4 / 24) == named(train__warmup=2 / 24) == plain  # 2 of 24 steps
+    assert named(train__evals=24) == named(train__evals=99) and named(train__logs=24) == named(train__logs=99)
+    assert named(init_seed=1, data_seed=1, dropout_seed=1) == plain  # as `seed` says
+    assert named(seed=5, init_seed=2, data_seed=2, dropout_seed=2) == named(seed=2)
 
 
 def test_a_later_field_at_the_value_that_means_before_keeps_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,13 +105,33 @@ def test_a_later_field_at_the_value_that_means_before_keeps_old_names(monkeypatc
 
 
 def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(monkeypatch: pytest.MonkeyPatch) -> None:
-    gelu, relu = named(), named(model__activation="relu")
+    configs = [{}, {"model__activation": "relu"}, {"model__norm_placement": "post"}]
+    before = [named(**config) for config in configs]
     assert module.numerics(tiny()) == {}
-    monkeypatch.setattr(model_config.variant("activation", "relu"), "numerics", 2)
-    assert named(model__activation="relu") != relu
-    assert named() == gelu
-    monkeypatch.setitem(module.COMPONENTS, "optimizer", 2)
-    assert named() != gelu
+
+    def renamed(part: Any) -> list[bool]:
+        with monkeypatch.context() as raised:
+            if isinstance(part, str):
+                raised.setitem(module.COMPONENTS, part, 2)
+            else:
+                raised.setattr(part, "numerics", 2)
+            return [named(**config) != name for config, name in zip(configs, before, strict=True)]
+
+    assert renamed(model_config.variant("activation", "relu")) == [False, True, False]
+    assert renamed(model_config.variant("activation", "gelu_tanh")) == [True, False, True]
+    assert renamed(model_config.variant("norm_placement", "post")) == [False, False, True]
+    everybodys = [Attention, GPT, Mlp, model_config.variant("norm", "layernorm"), model_config.variant("init", "gpt2")]
+    for part in (*everybodys, *module.COMPONENTS):
+        assert renamed(part) == [True, True, True], part
+    assert [named(**config) for config in configs] == before
+
+
+def test_a_users_own_variant_may_read_the_ratio_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = type("Own", (model_config.variant("activation", "relu"),), {"__module__": __name__})
+    monkeypatch.setattr(sys.modules[__name__], "Own", own, raising=False)
+    monkeypatch.setitem(model_config.VARIANTS["activation"], "own", f"{__name__}:Own")
+    config = {"model__activation": "own", "model__d_model": 48}
+    assert named(**config, model__mlp_ratio="8/3") != named(**config, model__mlp_ratio=2.67)
 
 
 def test_the_source_of_a_users_own_variant_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +167,14 @@ def test_a_missing_gpu_and_a_vocabulary_too_small_are_refused_in_words(monkeypat
         resolve(build(RunConfig, {"train": {"device": "cuda"}}), corpus())
     with pytest.raises(UserError, match="vocab_size 100"):
         resolve(build(RunConfig, {"model": {"vocab_size": 100}}), corpus(), "cpu")
+
+
+def test_the_processor_that_draws_the_initial_weights_of_a_gpu_run_is_in_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    cpu = module.this_platform("cpu")
+    assert module.this_platform("cuda") == {"torch": cpu["torch"], "device": "NVIDIA H200", "cpu": cpu["device"]}
 
 
 def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import random
 import shutil
 import subprocess
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from training_kit import assert_same_run, corpus, job, lasting, records, tiny, weights
 
 from andrea.store.runs import RunStore
@@ -97,6 +99,18 @@ def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
     assert len(shown) == 1
     assert "starts again from step 0" in shown[0]
     assert (found[12] / "log.txt").read_text().count("starts again from step 0") == 1
+
+
+def test_a_checkpoint_is_written_and_read_without_a_second_copy_of_the_state(tmp_path: Path) -> None:
+    state = {f"w{i}": torch.full((2**18,), float(i)) for i in range(40)}  # a megabyte each
+    tracemalloc.start()
+    checkpoint.save(tmp_path / "checkpoint", state)
+    found = checkpoint.load(tmp_path / "checkpoint")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    assert peak < 8 * 2**20
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_s8_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_optimizer(

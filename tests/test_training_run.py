@@ -51,6 +51,34 @@ def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     assert result["loss"] < result["initial_loss"] == pytest.approx(np.log(256), abs=0.1)
 
 
+def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(tmp_path: Path) -> None:
+    asked = ({}, {"init_seed": 9}, {"data_seed": 9}, {"dropout_seed": 9}, {"seed": 9})
+    plain, init, data, dropout, all_three = (loop.Trainer(tiny(model__dropout=0.3, **more), corpus()) for more in asked)
+
+    def batch(trainer: loop.Trainer) -> list[int]:
+        return [int(token) for part in trainer._batch() for token in part.flatten()]
+
+    def matrix(trainer: loop.Trainer) -> list[float]:
+        return [float(x) for x in trainer.model.get_parameter("blocks.0.mlp.up.weight").detach().flatten()]
+
+    assert batch(plain) == batch(init) == batch(dropout) != batch(data) == batch(all_three)
+    assert matrix(plain) == matrix(data) == matrix(dropout) != matrix(init) == matrix(all_three)
+    dropout.advance()
+    plain.advance()
+    assert dropout.sums() != plain.sums()  # the same weights and batch, other units dropped
+
+
+def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    trainer = loop.Trainer(tiny(), corpus())
+    trainer._batch()
+    assert not pinned
+    trainer.device = torch.device("cuda")
+    trainer._batch()
+    assert len(pinned) == 2
+
+
 def test_result_accounts_for_tokens_documents_parameters_and_work(tmp_path: Path) -> None:
     cfg = tiny()
     folder, result = trained(tmp_path, cfg)
@@ -164,7 +192,7 @@ def test_s65_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_it
 
 
 def test_a_model_that_learns_nothing_is_completed_and_stalled(tmp_path: Path) -> None:
-    _, result = trained(tmp_path, tiny(train__lr=1e-7))
+    _, result = trained(tmp_path, tiny(train__lr=1e-4))
     assert result["outcome"] == "completed"
     assert result["stalled"]
     assert result["loss"] >= 0.99 * result["unigram_loss"]

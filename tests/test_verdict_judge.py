@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from andrea.errors import UserError
+from andrea.verdict import paired
 from andrea.verdict.judge import fates, judge, summarise
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Controls, Replicate, Verdict
@@ -73,6 +74,17 @@ def test_noise_is_inconclusive_and_says_how_many_pairs_would_see_m() -> None:
     assert f"{verdict.pairs_needed} pairs would see a difference of 0.05" in verdict.reason
 
 
+def test_pairs_needed_are_for_m_and_the_regret_has_a_number_of_its_own() -> None:
+    sure, unsure = one(shifted("a", 0.02, noise=0.1)), one(shifted("a", 0.02, noise=0.1, regret=0.03))
+    assert sure.sd is not None
+    assert unsure.pairs_needed == sure.pairs_needed == paired.pairs_needed(0.05, sure.sd, 0.05)
+    assert unsure.pairs_needed_regret == paired.pairs_needed(0.02, sure.sd, 0.05)
+    assert sure.pairs_needed_regret == sure.pairs_needed
+    assert f"{unsure.pairs_needed} pairs would see a difference of 0.05 nats" in unsure.reason
+    assert f"({unsure.pairs_needed_regret} with the regret subtracted)" in unsure.reason
+    assert "regret" not in sure.reason
+
+
 def test_pairs_needed_never_looks_at_the_effect_just_seen() -> None:
     near, far = one(shifted("a", 0.0, noise=0.1)), one(replace(shifted("a", 0.0, noise=0.1), name="b"))
     moved = arm("b", [r.loss + 0.03 for r in shifted("a", 0.0, noise=0.1).runs.values() if r.loss])
@@ -103,7 +115,7 @@ def test_s42_a_baseline_that_diverges_or_stalls_is_under_trained(run: Replicate)
 def test_s42_s66_an_arm_that_loses_a_seed_is_unstable_not_better_over_the_rest(run: Replicate) -> None:
     verdict = one(with_run(shifted("a", -0.2), 3, run))
     assert str(verdict) == "unstable"
-    assert (verdict.n, verdict.p, verdict.interval, verdict.tost_p) == (4, None, None, None)
+    assert (verdict.n, verdict.p, verdict.mean, verdict.interval, verdict.tost_p) == (4, None, None, None, None)
     assert [d.seed for d in verdict.differences] == [0, 1, 2, 4]
     assert verdict.fisher_p == 1.0
     assert "1 of 5" in verdict.reason
@@ -131,11 +143,16 @@ def test_a_rate_at_the_edge_of_either_arm_is_inconclusive() -> None:
 
 
 @pytest.mark.parametrize("run", [None, Replicate(None, "failed"), Replicate(2.4, "stopped"), Replicate(None)])
-def test_a_missing_or_failed_run_of_either_arm_is_inconclusive(run: Replicate | None) -> None:
+def test_s66_a_missing_or_failed_run_of_either_arm_is_inconclusive_and_nothing_is_averaged(
+    run: Replicate | None,
+) -> None:
     for verdict in (one(with_run(shifted("a", -0.1), 1, run)), one(shifted("a", -0.1), with_run(BASE, 1, run))):
         assert str(verdict) == "inconclusive (failed or missing run)"
-        assert verdict.n == 4
-        assert verdict.p is None
+        assert (verdict.n, len(verdict.differences)) == (4, 4)
+        assert (verdict.p, verdict.mean, verdict.sd, verdict.interval) == (None,) * 4
+        assert (verdict.pairs_needed, verdict.pairs_needed_regret, verdict.smallest_visible) == (None,) * 3
+    at_edge = one(with_run(shifted("a", -0.1, edge="low"), 1, run))
+    assert (str(at_edge), at_edge.mean) == ("inconclusive (rate at edge)", None)
 
 
 def test_the_first_match_wins() -> None:

@@ -82,10 +82,22 @@ EQUAL = {
 def test_false_verdicts_on_equal_arms_stay_near_five_percent_per_family(name: str, k: int) -> None:
     studies = 300
     world = World(**{**EQUAL[name].__dict__, "effects": (0.0,) * k})
-    for n in (3, 5, 10) if name == "parabola" else (5,):
+    for n in (3, 5, 10) if name in ("parabola", "steeper below", "cliff") else (5,):
         tally = simulate(world, Protocol(m=TINY, seeds=n), studies, seed=n)
         assert tally.share("false") <= at_most(studies), f"n = {n}"
         assert tally.covered_with_regret / studies >= 1 - at_most(studies), f"n = {n}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wobble", "n", "documented"), [(0.05, 5, 0.043), (0.05, 10, 0.056), (0.1, 5, 0.089), (0.1, 10, 0.139)]
+)
+def test_where_a_seeds_optimum_strays_the_method_fails_as_documented(wobble: float, n: int, documented: float) -> None:
+    """docs/method.md, *What is not covered*: tuning sees one seed, so 5 % is not held; that must not be forgotten."""
+    studies = 600
+    false = simulate(World(wobble=wobble), Protocol(m=TINY, seeds=n), studies, seed=13).share("false")
+    assert abs(false - documented) <= 3 * (documented * (1 - documented) / studies) ** 0.5
+    assert wobble < 0.1 or false > 0.05
 
 
 @pytest.mark.slow

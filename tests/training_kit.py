@@ -12,7 +12,8 @@ import torch
 from conftest import generated_text
 
 from andrea.config import RunConfig, build, merge
-from andrea.data.prepare import Prepared, prepare
+from andrea.data.prepare import prepare
+from andrea.data.prepared import Prepared
 from andrea.training import checkpoint
 from andrea.training.identity import identity, resolve, run_id
 from andrea.training.run import VOLATILE

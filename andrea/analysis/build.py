@@ -1,6 +1,5 @@
 """Makes a study's report with a report script: `build(study) -> Report` in a Python file."""
 
-import difflib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 from andrea.analysis.load import Study, load
 from andrea.analysis.render import write
 from andrea.analysis.report import Report
-from andrea.errors import AndreaError, StudyError, UserError
+from andrea.errors import AndreaError, StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
@@ -19,14 +18,14 @@ FORMATS = ("html", "md", "csv", "parquet")
 
 
 def make_report(
-    store: RunStore, folder: StudyFolder, formats: Sequence[str], reports: Path, out: Path | None = None
+    store: RunStore, folder: StudyFolder, formats: Sequence[str] | None, reports: Path, out: Path | None = None
 ) -> list[Path]:
     """Write the report of a study, finished or not.
 
     Args:
         store: where its runs are.
         folder: the study.
-        formats: of html, md, csv, parquet.
+        formats: of html, md, csv, parquet; None means all.
         reports: the script, `reports/comparison.py` or the user's own; templates/ beside it come first.
         out: folder to write to; by default `report` in the study's.
 
@@ -37,7 +36,7 @@ def make_report(
         UserError: an unknown format, an output that is a file, a script without `build`.
         StudyError: the script failed or the disk did; the study itself is as it was.
     """
-    asked = _known(formats)
+    asked = _known(FORMATS if formats is None else formats)
     target = out or folder.path / "report"
     if target.exists() and not target.is_dir():
         raise UserError(f"{target}: is a file; name a folder for the report")
@@ -104,7 +103,7 @@ def _said(error: Exception) -> str:
 def _known(formats: Sequence[str]) -> list[str]:
     for name in formats:
         if name not in FORMATS:
-            close = difflib.get_close_matches(name, FORMATS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(FORMATS)}"
-            raise UserError(f"--format: unknown {name!r}{hint}")
-    return list(formats)
+            raise UserError(f"--format: unknown {name!r}; {nearest(name, FORMATS)}")
+    if not formats:
+        raise UserError(f"--format: names none; there are {', '.join(FORMATS)}")
+    return list(dict.fromkeys(formats))

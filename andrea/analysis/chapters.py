@@ -46,6 +46,9 @@ def how(study: Study) -> list[Item]:
             facts.append(("bits per byte", f"1 nat per token is {text.number(ratio, 3)} bits per byte of this text"))
     if study.resolved.get("platform"):
         facts.append(("platform", ", ".join(f"{k} {v}" for k, v in study.resolved["platform"].items())))
+    if study.verdict.get("versions"):
+        versions = ", ".join(f"{name} {number}" for name, number in study.verdict["versions"].items())
+        facts.append(("judged with", f"method {study.verdict.get('method')}, {versions}"))
     table = pd.DataFrame(facts, columns=["what", "how"])
     caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
     items.append(Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False))
@@ -159,7 +162,7 @@ def configurations(study: Study) -> list[Item]:
     for arm in study.arms:
         config = ((study.resolved.get("arms") or {}).get(arm) or {}).get("config")
         if config:
-            config = {key: value for key, value in config.items() if key != "seed"}
+            config = {key: value for key, value in config.items() if not key.endswith("seed")}
             lr = (study.choices.get(arm) or {}).get("lr")
             if lr is not None:
                 config = config | {"train": {**(config.get("train") or {}), "lr": lr}}

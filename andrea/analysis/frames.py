@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.store.runs import RunStore
+from andrea.verdict.records import good
 
 RUNS = {
     "arm": "str: name of the arm",
@@ -18,7 +19,7 @@ RUNS = {
     "run_id": "str: name of the run in the store",
     "outcome": "str: completed, diverged, stopped, pruned; or failed, running, missing where there is no result",
     "stalled": "bool: completed without learning more than the frequencies of the tokens",
-    "ok": "bool: completed and not stalled",
+    "ok": "bool: completed, not stalled, and with a final loss",
     "reason": "str: why it diverged, stopped or failed",
     "loss": "float, nats per token on all evaluated tokens at the end; NaN where there is none",
     "bpb": "float, bits per byte: the same loss per UTF-8 byte of the evaluated text",
@@ -119,7 +120,7 @@ def _run_row(store: RunStore, plan: Mapping[str, Any]) -> dict[str, Any]:
     row |= {key: result.get(key) for key in RUNS if key not in row and key not in ("ok", "parameters")}
     row["parameters"] = sum((result.get("parameters") or {}).values()) or None
     row["stalled"] = bool(result.get("stalled"))
-    row["ok"] = result["outcome"] == "completed" and not row["stalled"]
+    row["ok"] = good(row["outcome"], row["stalled"], row["loss"])
     return row
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from andrea.analysis import frames
 from andrea.analysis.text import note
-from andrea.analysis.verdicts import arm_names, baseline_name, read_protocol, verdict_rows
+from andrea.analysis.verdicts import arm_names, baseline_name, verdict_rows
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -20,7 +20,7 @@ VERDICTS = {
     "verdict": "str: baseline; better, worse, equivalent, unstable, inconclusive, invalid; or pending",
     "cause": "str: qualifier of the verdict, as in inconclusive (rate at edge)",
     "reason": "str: the verdict's reason in one sentence",
-    "mean": "float, nats: mean paired difference of final loss to the baseline; below 0 is better; NaN if not stable",
+    "mean": "float, nats: mean paired difference to the baseline; below 0 is better; NaN unless every pair is whole",
     "low": "float, nats: lower end of the simultaneous interval",
     "high": "float, nats: upper end",
     "level": "float: level of that interval, 1 − alpha / arms",
@@ -31,7 +31,8 @@ VERDICTS = {
     "tost_p": "float: larger p of the two one-sided tests against ±m",
     "fisher_p": "float: Fisher's exact test of the counts of failed trainings",
     "regret": "float, nats: what the uncertainty of the chosen rates may have cost",
-    "pairs_needed": "int: pairs that would see m",
+    "pairs_needed": "int: pairs that would see m with 80 % power",
+    "pairs_needed_regret": "int: pairs that would see m with the regret subtracted",
     "smallest_visible": "float, nats: smallest effect that these pairs can see",
     "lr": "float: chosen learning rate",
     "method": "str: vertex or argmin",
@@ -164,7 +165,7 @@ def load(folder: StudyFolder, store: RunStore) -> Study:
     Raises:
         StudyError: the folder has no readable protocol.yaml.
     """
-    protocol, resolved = read_protocol(folder), folder.read("resolved.json") or {}
+    protocol, resolved = folder.protocol(), folder.read("resolved.json") or {}
     rows = frames.run_rows(store, folder.runs())
     runs = frames.runs_frame(rows)
     curves, layers = frames.metric_frames(store, rows)

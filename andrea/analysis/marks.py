@@ -34,11 +34,24 @@ def color(arms: Sequence[str]) -> Any:
     return alt.Color("arm:N", scale=alt.Scale(domain=list(arms), range=[colors[a] for a in arms]), legend=None)
 
 
+def fill(arms: Sequence[str]) -> Any:
+    """The arm's colour for areas."""
+    colors = theme.arm_colors(arms)
+    return alt.Fill("arm:N", scale=alt.Scale(domain=list(arms), range=[colors[a] for a in arms]), legend=None)
+
+
 def dash(arms: Sequence[str]) -> Any:
     """Dashes for the arms whose colours repeat."""
     dashes = theme.arm_dashes(arms)
     scale = alt.Scale(domain=list(arms), range=[dashes[a] or [1, 0] for a in arms])
     return alt.StrokeDash("arm:N", scale=scale, legend=None)
+
+
+def states(column: str = "state", *, trained: bool = True) -> Any:
+    """Shape of a run by how it ended, told by a column; `trained`: runs that did train are drawn too."""
+    shapes = {"completed": "circle", **FAILED} if trained else FAILED
+    scale = alt.Scale(domain=list(shapes), range=list(shapes.values()))
+    return alt.Shape(f"{column}:N", scale=scale, legend=None)
 
 
 def tokens_axis(tokens: pd.Series) -> Any:

@@ -9,8 +9,6 @@ import pandas as pd
 from andrea.analysis import marks, theme
 from andrea.analysis.marks import data, finish, near, tooltip
 
-_STATES = ("completed", *marks.FAILED)
-
 
 def history(trials: pd.DataFrame) -> dict[str, Any]:
     """Every trial's loss in order, and the best so far.
@@ -79,10 +77,6 @@ def _dots(drawn: pd.DataFrame, name: str | None = None) -> Any:
     if name is not None:
         words["value:N"] = name.replace(".", " ")
         keys.append("value")
-    shape = alt.Shape(
-        "outcome:N",
-        scale=alt.Scale(domain=list(_STATES), range=["circle", *marks.FAILED.values()]),
-        legend=None,
-    )
     dots = alt.Chart(data(drawn[keys].replace([np.inf], np.nan)))
-    return dots.mark_point(size=70, strokeWidth=2, color=theme.var("arm-1")).encode(shape=shape, tooltip=tooltip(words))
+    drawn_as = dots.mark_point(size=70, strokeWidth=2, color=theme.var("arm-1"))
+    return drawn_as.encode(shape=marks.states("outcome"), tooltip=tooltip(words))

@@ -1,12 +1,12 @@
 """Small tables behind a report: arms by themselves, costs, what differs, what is missing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from andrea.analysis.load import Study
+from andrea.config import dotted
 
 UNFINISHED = ("failed", "running", "missing")
 
@@ -93,22 +93,10 @@ def parameters(study: Study) -> pd.DataFrame:
     return table
 
 
-def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested settings by dotted path."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        path = f"{above}.{key}" if above else str(key)
-        if isinstance(value, Mapping):
-            found |= flat(value, path)
-        else:
-            found[path] = value
-    return found
-
-
 def settings_that_differ(study: Study) -> pd.DataFrame:
     """Resolved settings that are not the same in every arm (setting, one column per arm), the learning rate apart."""
     arms = study.resolved.get("arms") or {}
-    by_arm = {arm: flat((arms.get(arm) or {}).get("config") or {}) for arm in study.arms}
+    by_arm = {arm: dotted((arms.get(arm) or {}).get("config") or {}) for arm in study.arms}
     paths = dict.fromkeys(path for settings in by_arm.values() for path in settings)
     rows = []
     for path in paths:

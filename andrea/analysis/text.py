@@ -53,6 +53,11 @@ def span(low: Any, high: Any) -> str:
     return NOTHING if absent(low) or absent(high) else f"[{loss(low)}, {loss(high)}]"
 
 
+def setting(value: Any) -> str:
+    """The value of a setting: floats to four significant digits, anything else as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def rate(value: Any) -> str:
     """A learning rate to three significant digits, never in a form that YAML reads as text."""
     if absent(value):
@@ -80,28 +85,31 @@ def count(value: Any) -> str:
 
 
 def big(value: Any) -> str:
-    """A large quantity to three digits: 1.23 M, 4.5 G."""
+    """A large quantity to three digits: 512, 1.23 M, 4.50 G."""
     if absent(value):
         return NOTHING
     size = float(value)
-    for power, letter in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(size) >= 10**power:
-            return f"{_three(size / 10**power)}\N{NO-BREAK SPACE}{letter}"
-    return _three(size)
+    for power, letter in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        # What rounds up to the unit is in it: 1.00 M, not 1000 k.
+        if abs(size) >= 0.9995 * 10**power:
+            return f"{_three(size / 10**power)} {letter}"
+    return _minus(f"{size:.0f}") if size.is_integer() else _three(size)
 
 
 def seconds(value: Any) -> str:
-    """A duration: 0.4 s, 24 s, 5 min 3 s, 2 h 10 min."""
+    """A duration: 0.4 s, 8 s, 24 s, 5 min 3 s, 2 h 10 min, 3 d 4 h."""
     if absent(value):
         return NOTHING
     if float(value) < 10:
-        return f"{float(value):.1f} s"
+        return f"{max(0.0, float(value)):.1f} s".replace(".0 ", " ")
     whole = round(float(value))
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
 def percent(value: Any) -> str:
@@ -136,7 +144,7 @@ def note(row: dict[str, Any]) -> str:
     parts = [str(row["reason"])]
     # An arm without a rate was never tested: what its tags would qualify is not there.
     if row["lr"] is None and row["reason"]:
-        return parts[0]
+        return f"{parts[0]}; {row['rate_note']}" if row["cause"] == "failed or missing run" else parts[0]
     parts += map(str, row["tags"])
     if row["hardly_tuned"] and "rate hardly tuned" not in row["tags"]:
         parts.append("rate hardly tuned")

@@ -3,31 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from andrea.errors import StudyError
 from andrea.store.studies import StudyFolder
 
 Row = dict[str, Any]
 
-_TOLD = "n mean sd level p p_holm tost_p fisher_p regret pairs_needed smallest_visible"
+_TOLD = "n mean sd level p p_holm tost_p fisher_p regret pairs_needed pairs_needed_regret smallest_visible"
 """What a row takes from verdict.json as it is."""
-
-
-def read_protocol(folder: StudyFolder) -> dict[str, Any]:
-    """protocol.yaml: what was asked, as asked.
-
-    Raises:
-        StudyError: the file is missing or no mapping, so this is no study.
-    """
-    path = folder.path / "protocol.yaml"
-    try:
-        asked = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise StudyError(f"{path}: cannot be read ({error}); the study has lost what it asked") from error
-    if not isinstance(asked, dict):
-        raise StudyError(f"{path}: not a mapping; the study has lost what it asked")
-    return asked
 
 
 def arm_names(protocol: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[str]:
@@ -50,12 +31,14 @@ def verdict_rows(folder: StudyFolder) -> list[Row]:
 
     Keys: arm; verdict (`baseline`, `pending`, or a verdict); cause; reason; n (pairs); mean, low, high, sd (nats:
     difference to the baseline, its simultaneous interval, standard deviation of the differences); level (of the
-    interval); p, p_holm, tost_p, fisher_p; regret (nats); pairs_needed; smallest_visible (nats); tags; counts; lr,
-    method, rate_note, edge, hardly_tuned (of the tuning).
+    interval); p, p_holm, tost_p, fisher_p; regret (nats); pairs_needed (to see m), pairs_needed_regret (to see it with
+    the regret subtracted); smallest_visible (nats); tags; counts; lr, method, rate_note, edge, hardly_tuned (of the
+    tuning).
 
-    Of an arm that is unstable or invalid no mean is told: it would be one over the seeds that happened to survive.
+    Where a planned pair is not whole (diverged, stalled, failed, missing) nothing is told that is computed from the
+    pairs: it would be a mean over the seeds that happened to survive. The judge leaves it out of verdict.json already.
     """
-    protocol, resolved = read_protocol(folder), folder.read("resolved.json") or {}
+    protocol, resolved = folder.protocol(), folder.read("resolved.json") or {}
     choices = folder.read("choices.json") or {}
     judged = {str(v["arm"]): v for v in (folder.read("verdict.json") or {}).get("verdicts", [])}
     baseline = baseline_name(protocol, resolved)
@@ -82,7 +65,4 @@ def _row(arm: str, verdict: Mapping[str, Any] | None, choice: Mapping[str, Any],
         "edge": choice.get("edge"),
         "hardly_tuned": bool(choice.get("hardly_tuned")),
     }
-    row |= {key: found.get(key) for key in _TOLD.split()}
-    if row["verdict"] in ("unstable", "invalid"):
-        row |= {"mean": None, "sd": None, "low": None, "high": None}
-    return row
+    return row | {key: found.get(key) for key in _TOLD.split()}

@@ -93,8 +93,7 @@ def what_is_missing(study: Study) -> list[str]:
         seeds = int(study.rules.get("seeds", 0))
         for arm in study.arms:
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
-            untrainable = arm in study.choices and (study.choices[arm] or {}).get("lr") is None
-            if planned < seeds and not untrainable:
+            if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):
                 lines.append(f"{study.label(arm)}: {text.plural(seeds - planned, 'replicate')} not planned yet")
         if not study.verdict:
             lines.append("the verdict: judged once, when every replicate is there")

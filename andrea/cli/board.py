@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+LEAST_S = 2.0
+"""Seconds below which a pace says nothing: reports are read twice a second."""
+
 
 @dataclass
 class Job:
@@ -12,6 +15,8 @@ class Job:
 
     run: Mapping[str, Any]
     started: float
+    before: int | None = None
+    """Tokens at its first report: more than 0 where it was resumed; None before it reports."""
     tokens: int = 0
     loss: float | None = None
     tokens_per_s: float | None = None
@@ -20,6 +25,10 @@ class Job:
         """Part of the run's tokens that is trained, 0 to 1."""
         return min(1.0, self.tokens / budget) if budget else 0.0
 
+    def own_share(self, budget: int) -> float:
+        """The part of it that was trained since its first report."""
+        return min(1.0, (self.tokens - (self.before or 0)) / budget) if budget else 0.0
+
 
 class Board:
     """Runs planned, running and ended, and how long the rest takes.
@@ -27,7 +36,8 @@ class Board:
     Args:
         expected: runs that the plan counts; extensions of the grid may add more.
         budget: tokens of one run.
-        estimate_s: duration of the whole by the plan's calibration, used until runs have shown their own pace.
+        estimate_s: duration of what the store does not have by the plan's calibration, used until runs have shown
+            their own pace. Their clock starts at the first report: before it, workers load torch.
     """
 
     def __init__(
@@ -36,7 +46,8 @@ class Board:
         self.budget, self._expected, self._estimate, self._clock = budget, expected, estimate_s, clock
         self._known: set[str] = set()
         self._ended: set[str] = set()
-        self._trained = 0
+        self._reused: set[str] = set()
+        self._trained = 0.0
         self._first: float | None = None
         self.running: dict[str, Job] = {}
         self.failures = 0
@@ -58,17 +69,17 @@ class Board:
 
     def started(self, run: Mapping[str, Any]) -> None:
         """A run begins, or begins again after a crash."""
-        now = self._clock()
-        self._first = now if self._first is None else self._first
         self._known.add(str(run["run_id"]))
-        self.running[str(run["run_id"])] = Job(run, now)
+        self.running[str(run["run_id"])] = Job(run, self._clock())
 
     def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """A record of metrics.jsonl came in."""
         job = self.running.get(str(run["run_id"]))
         if job is None:
             return
+        self._first = self._clock() if self._first is None else self._first
         job.tokens = int(record.get("tokens", job.tokens))
+        job.before = job.tokens if job.before is None else job.before
         if record.get("kind") == "train":
             job.loss, job.tokens_per_s = record.get("loss"), record.get("tokens_per_s")
 
@@ -77,10 +88,13 @@ class Board:
         run_id = str(run["run_id"])
         job = self.running.pop(run_id, None)
         self._known.add(run_id)
+        if job is None and run_id not in self._ended:
+            self._reused.add(run_id)
         self._ended.add(run_id)
         if job is None:
             return None
-        self._trained += 1
+        self._first = job.started if self._first is None else self._first
+        self._trained += 1 - (job.before or 0) / self.budget if self.budget else 1.0
         return self._clock() - job.started
 
     def failed(self, run: Mapping[str, Any]) -> None:
@@ -90,10 +104,11 @@ class Board:
 
     def left_s(self) -> float | None:
         """Seconds until the study is done, at the pace so far; None when nothing is known."""
-        jobs = sum(job.share(self.budget) for job in self.running.values())
-        trained = self._trained + jobs
-        open_runs = self.total - self.done - jobs
-        if self._first is None or trained < 0.5:
-            share = open_runs / self.total if self.total else 0.0
+        jobs = list(self.running.values())
+        trained = self._trained + sum(job.own_share(self.budget) for job in jobs)
+        open_runs = self.total - self.done - sum(job.share(self.budget) for job in jobs)
+        spent = 0.0 if self._first is None else self._clock() - self._first
+        if trained < 0.5 or spent < LEAST_S:
+            share = open_runs / max(1, self.total - len(self._reused))
             return None if self._estimate is None else self._estimate * share
-        return (self._clock() - self._first) / trained * open_runs
+        return spent / trained * open_runs

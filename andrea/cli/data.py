@@ -8,6 +8,7 @@ from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, exampl
 
 if TYPE_CHECKING:
     from andrea.data.config import DataConfig
+    from andrea.data.prepared import Prepared
 
 app = typer.Typer(help="Text into tokens: prepare a corpus, or see what it holds.", rich_markup_mode=None)
 
@@ -30,15 +31,12 @@ def prepare(
     debug: Debug = False,
 ) -> None:
     """Tokenize a corpus into the runs folder, once; studies find it there."""
-    from andrea.cli.output import print_json
     from andrea.cli.stores import starting
     from andrea.data.prepare import prepare as prepared
 
     config = configured(source, tokenizer, settings)
     with starting(runs) as store:
-        found = prepared(config, store.root)
-    described = describe(found)
-    print_json(described) if as_json else typer.echo(as_text(described))
+        _show(prepared(config, store.root), as_json)
 
 
 @app.command("info", epilog=examples("andrea data info sotu", "andrea data info text:book.txt --tokenizer char --json"))
@@ -51,21 +49,20 @@ def info(
     debug: Debug = False,
 ) -> None:
     """Counts of a prepared corpus; prepares nothing."""
-    from andrea.cli.output import print_json
     from andrea.cli.stores import reading
     from andrea.data.prepare import fingerprint
     from andrea.data.prepared import open_prepared
     from andrea.errors import UserError
 
     config = configured(source, tokenizer, settings)
-    folder = reading(runs).root / "data" / fingerprint(config)
+    root = reading(runs).root
+    folder = root / "data" / fingerprint(config, root)
     if not folder.is_dir():
         raise UserError(
             f"{source} with tokenizer {config.tokenizer} is not prepared in {runs}; "
             f"`andrea data prepare {source} --tokenizer {config.tokenizer}` does it"
         )
-    described = describe(open_prepared(folder))
-    print_json(described) if as_json else typer.echo(as_text(described))
+    _show(open_prepared(folder), as_json)
 
 
 def configured(source: str, tokenizer: str | None, settings: list[str] | None) -> "DataConfig":
@@ -80,7 +77,7 @@ def configured(source: str, tokenizer: str | None, settings: list[str] | None) -
     return build(RunConfig, merge({"data": named}, parse_overrides(settings or []))).data
 
 
-def describe(prepared: Any) -> dict[str, Any]:
+def describe(prepared: "Prepared") -> dict[str, Any]:
     """A prepared corpus as JSON."""
     keys = (
         "source",
@@ -96,6 +93,13 @@ def describe(prepared: Any) -> dict[str, Any]:
     )
     known = {key: prepared.meta[key] for key in keys if key in prepared.meta}
     return {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), **known}
+
+
+def _show(prepared: "Prepared", as_json: bool) -> None:
+    from andrea.cli.output import print_json
+
+    described = describe(prepared)
+    print_json(described) if as_json else typer.echo(as_text(described))
 
 
 def as_text(described: dict[str, Any]) -> str:

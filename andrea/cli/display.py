@@ -4,8 +4,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from andrea.analysis.text import big, loss, seconds, setting
 from andrea.cli.board import Board, Job
-from andrea.cli.output import count, duration, number
 from andrea.study.events import Observer, Run
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Lines(Observer):
 
     def finished(self, run: Run, result: dict[str, Any]) -> None:
         """A run ended with a result."""
-        seconds = self._board.finished(run)
-        self.say(ended_line(self._board, run, result, seconds))
+        self.say(ended_line(self._board, run, result, self._board.finished(run)))
 
     def failed(self, run: Run, reason: str) -> None:
         """A run ended without one."""
@@ -99,7 +98,7 @@ class Live(Lines):
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
         left = board.left_s()
-        note = f"{board.done}/{board.total} runs" + ("" if left is None else f" · {duration(left)} left")
+        note = f"{board.done}/{board.total} runs" + ("" if left is None else f" · {seconds(round(left))} left")
         head.add_row(board.phase or "starting", ProgressBar(total=max(1, board.total), completed=board.done), note)
         jobs = Table.grid(padding=(0, 2))
         for job in list(board.running.values()):
@@ -112,7 +111,7 @@ def describe(run: Mapping[str, Any]) -> str:
     parts = [str(run[key]) for key in ("phase", "arm") if run.get(key)]
     params = run.get("params")
     if params:
-        parts += [f"{path.rpartition('.')[2]} {_short(value)}" for path, value in params.items()]
+        parts += [f"{path.rpartition('.')[2]} {setting(value)}" for path, value in params.items()]
     elif run.get("lr") is not None:
         parts.append(f"lr {run['lr']:g}")
     if run.get("seed") is not None:
@@ -120,23 +119,23 @@ def describe(run: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def ended_line(board: Board, run: Mapping[str, Any], result: Mapping[str, Any], seconds: float | None) -> str:
-    """`[ 3/24] tune post lr 0.00316 seed 1: loss 2.6012 in 24 s`."""
+def ended_line(board: Board, run: Mapping[str, Any], result: Mapping[str, Any], took: float | None) -> str:
+    """`[ 3/24] tune post lr 0.00316 seed 1: loss 2.6012, 28.1 k tokens/s, 24 s, 5 min 3 s left`."""
     width = len(str(board.total))
     outcome = str(result.get("outcome", "completed"))
-    ending = f"loss {number(result.get('loss'))}" if outcome == "completed" else outcome
-    flag = ", stalled" if result.get("stalled") else ""
-    took = " (in the store already)" if seconds is None else f" in {duration(seconds)}"
-    left = board.left_s()
-    rest = f", {duration(left)} left" if left else ""
-    return f"[{board.done:>{width}}/{board.total}] {describe(run)}: {ending}{flag}{took}{rest}"
+    parts = [f"loss {loss(result.get('loss'))}" if outcome == "completed" else outcome]
+    parts += ["stalled"] if result.get("stalled") else []
+    if took is None:
+        parts[-1] += " (in the store already)"
+    else:
+        parts += [f"{big(result['tokens_per_s'])} tokens/s"] if result.get("tokens_per_s") else []
+        parts.append(seconds(took))
+    left = round(board.left_s() or 0)
+    parts += [f"{seconds(left)} left"] if left else []
+    return f"[{board.done:>{width}}/{board.total}] {describe(run)}: {', '.join(parts)}"
 
 
 def job_cells(job: Job, budget: int) -> tuple[str, ...]:
     """The cells of a running job: what, share, loss, speed."""
-    speed = "" if job.tokens_per_s is None else f"{count(job.tokens_per_s)} tokens/s"
-    return (describe(job.run), f"{job.share(budget):4.0%}", f"loss {number(job.loss)}", speed)
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    speed = "" if job.tokens_per_s is None else f"{big(job.tokens_per_s)} tokens/s"
+    return (describe(job.run), f"{job.share(budget):4.0%}", f"loss {loss(job.loss)}", speed)

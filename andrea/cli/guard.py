@@ -1,19 +1,16 @@
 """How a command ends badly: one line on stderr and an exit status. No traceback unless `--debug`."""
 
 import contextlib
-import errno
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, disk_full
 
 RESUMABLE = {"ablate", "sweep", "train"}
-FULL = (errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = 130
 
 
@@ -64,7 +61,7 @@ def describe(error: BaseException, command: str | None = None) -> tuple[int, str
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         return error.exit_code, error.format_message() + hint
-    full = next((cause for cause in _chain(error) if isinstance(cause, OSError) and cause.errno in FULL), None)
+    full = disk_full(error)
     if full is not None:
         where = f" at {full.filename}" if full.filename else ""
         return 1, f"the disk is full{where}; free some space" + (f", then {again}" if again else "")
@@ -74,10 +71,3 @@ def describe(error: BaseException, command: str | None = None) -> tuple[int, str
         where = f"{error.filename}: " if error.filename else ""
         return 1, f"{where}{error.strerror} (--debug shows where)"
     return 1, f"{type(error).__name__}: {error} (--debug shows where)"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__

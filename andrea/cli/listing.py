@@ -62,12 +62,12 @@ def _presets() -> list[str]:
 
 
 def _preset(name: str) -> dict[str, Any]:
+    from andrea.analysis.text import big
     from andrea.cli.model import configured
-    from andrea.cli.output import count
     from andrea.model.describe import describe
 
     config = configured(name, [])
     shape = f"{config.n_layer} blocks, d {config.d_model}, {config.n_head} heads, T {config.context}"
     # A billion parameters is B in this field, a billion operations G.
-    total = count(describe(config)["total"]).replace("G", "B")
+    total = big(describe(config)["total"]).replace("G", "B")
     return {"name": name, "about": f"{shape}: {total} parameters", "origin": "shipped"}

@@ -71,7 +71,8 @@ def configured(preset: str, settings: Sequence[str]) -> "ModelConfig":
 
 def as_text(described: dict[str, Any]) -> str:
     """The tables of `andrea model show`: the tree of parts, then costs, then notes."""
-    from andrea.cli.output import count, size, table
+    from andrea.analysis.text import big
+    from andrea.cli.output import size, table
 
     tree = [
         [
@@ -79,15 +80,13 @@ def as_text(described: dict[str, Any]) -> str:
             " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else "",
             f"{row['parameters']:,}",
             f"{row['share']:.1%}",
-            count(row["flops"]) if row["flops"] else "",
+            big(row["flops"]) if row["flops"] else "",
         ]
         for row in described["rows"]
     ]
-    tree.append(["total", "", f"{described['total']:,}", "", count(described["flops_per_token"]["forward"])])
+    tree.append(["total", "", f"{described['total']:,}", "", big(described["flops_per_token"]["forward"])])
     tree.append(["without embeddings and head", "", f"{described['non_embedding']:,}", "", ""])
-    costs = [
-        [f"FLOPs per token, {kind}", count(described["flops_per_token"][kind])] for kind in ("forward", "backward")
-    ]
+    costs = [[f"FLOPs per token, {kind}", big(described["flops_per_token"][kind])] for kind in ("forward", "backward")]
     batch = described["batch_size"]
     costs += [[f"memory at batch {batch}, {kind}", size(n)] for kind, n in described["memory"].items()]
     parts = [
@@ -100,11 +99,12 @@ def as_text(described: dict[str, Any]) -> str:
 
 def comparison(rows: list[dict[str, Any]]) -> str:
     """Models as columns, parameters and FLOPs as rows."""
-    from andrea.cli.output import count, table
+    from andrea.analysis.text import big
+    from andrea.cli.output import table
 
     names = [key for key in rows[0] if key not in ("name", "notes", "difference", "flops_per_token")]
     lines: list[list[str]] = [[name.replace("_", " "), *(f"{row[name]:,}" for row in rows)] for name in names]
-    lines.append(["FLOPs per token", *(count(row["flops_per_token"]) for row in rows)])
+    lines.append(["FLOPs per token", *(big(row["flops_per_token"]) for row in rows)])
     first = rows[0]["total"]
     lines.append(["parameters against the first", *(f"× {row['total'] / first:.4g}" for row in rows)])
     text = table(lines, ("", *(row["name"] for row in rows)), right=range(1, len(rows) + 1))

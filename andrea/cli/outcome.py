@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea.cli.output import number, table
+from andrea.analysis.text import loss, setting
+from andrea.cli.output import table
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -54,10 +55,12 @@ def trials(folder: "StudyFolder", store: "RunStore") -> list[dict[str, Any]]:
 
 def sweep_text(folder: "StudyFolder", store: "RunStore") -> str:
     """A table of trials, best first, and the best config as options to copy."""
+    from andrea.verdict.records import good
+
     every = trials(folder, store)
-    every.sort(key=lambda t: (t["outcome"] != "completed" or bool(t["stalled"]), t["loss"] is None, t["loss"] or 0.0))
+    every.sort(key=lambda t: (not good(t["outcome"], t["stalled"], t["loss"]), t["loss"] is None, t["loss"] or 0.0))
     names = list(dict.fromkeys(name for trial in every for name in trial["params"]))
-    rows = [[t["trial"], *(_short(t["params"].get(n)) for n in names), number(t["loss"]), _ending(t)] for t in every]
+    rows = [[t["trial"], *(setting(t["params"].get(n)) for n in names), loss(t["loss"]), _ending(t)] for t in every]
     text = table(rows, ("trial", *names, "objective", "ending"), right=range(len(names) + 2))
     params = (folder.read("best.json") or {}).get("params")
     if params:
@@ -69,17 +72,15 @@ def _ending(trial: dict[str, Any]) -> str:
     return "stalled" if trial["stalled"] else str(trial["outcome"] or "open")
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def report_kind(folder: "StudyFolder") -> str:
     """The report that a study gets when nobody names one."""
     return "sweep" if folder.about.get("kind") == "sweep" else "comparison"
 
 
-def make(store: "RunStore", folder: "StudyFolder", formats: Sequence[str], out: Path | None, kind: str) -> list[Path]:
-    """Build a report from the store; the first path is the page."""
+def make(
+    store: "RunStore", folder: "StudyFolder", formats: Sequence[str] | None, out: Path | None, kind: str
+) -> list[Path]:
+    """Build a report from the store, in all formats where none are named; the first path is the page."""
     from andrea.analysis.build import make_report
     from andrea.catalogue import find
 
@@ -88,10 +89,8 @@ def make(store: "RunStore", folder: "StudyFolder", formats: Sequence[str], out: 
 
 def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:
     """The page that a study ends with. A report that fails costs a warning: the runs are in the store."""
-    from andrea.cli.report import FORMATS
-
     try:
-        paths = make(store, folder, FORMATS, None, report_kind(folder))
+        paths = make(store, folder, None, None, report_kind(folder))
     except Exception as error:
         line = " ".join(f"warning: no report ({type(error).__name__}: {error})".split())
         print(f"{line}; `andrea report {folder.path.name}` builds it from the store", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""Plain text for people and JSON for programs. Tables are aligned text, the same on a terminal and in a pipe."""
+"""Plain text for people and JSON for programs. Tables are aligned text, the same on a terminal and in a pipe.
+
+How numbers are written is `andrea.analysis.text`'s to say, here as in reports.
+"""
 
 import contextlib
 import json
@@ -18,16 +21,6 @@ def table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequen
     return "\n".join(lines)
 
 
-def count(number: float) -> str:
-    """1234567 as `1.23 M`; whole numbers below ten thousand in full."""
-    if number < 10_000:
-        return f"{number:.0f}"
-    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"
-
-
 def size(number: float) -> str:
     """Bytes in the binary units of memory and disks."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -35,23 +28,6 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `5 min 10 s`, `3 h 05 min`, `2 d 4 h`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A loss or a difference; nothing is a dash."""
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def print_json(value: Any) -> None:

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from andrea.cli.output import count, duration, table
+from andrea.analysis.text import big, seconds
+from andrea.cli.output import table
 
 if TYPE_CHECKING:
     from andrea.cli.start import How
-    from andrea.study.freeze import Plan
+    from andrea.study.plans import Plan
 
 
 def slots_for(planned: "Plan", how: "How") -> int:
@@ -36,8 +37,8 @@ def as_text(planned: "Plan", slots: int) -> str:
             arm.label or name,
             f"{sum(arm.parameters.values()):,}",
             f"{sum(arm.parameters.values()) / base - 1:+.2%}" if arm is not first else "",
-            count(arm.flops_per_token),
-            count(arm.flops_per_token * planned.tokens),
+            big(arm.flops_per_token),
+            big(arm.flops_per_token * planned.tokens),
         ]
         for name, arm in arms.items()
     ]
@@ -50,7 +51,7 @@ def as_text(planned: "Plan", slots: int) -> str:
             "",
             table(rows, header, right=(1, 2, 3, 4)),
             "",
-            f"{budget}: about {duration(took)} on {device_of(planned)}",
+            f"{budget}: about {seconds(took)} on {device_of(planned)}" if took else f"{budget}: all of them are done",
         ]
     )
 

@@ -8,8 +8,6 @@ import typer
 from andrea.cli import complete
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
 
-FORMATS = ("html", "md", "csv", "parquet")
-
 EXAMPLES = examples(
     "andrea report norm-placement                      all formats, in the study's folder",
     "andrea report norm-placement --format md --out paper/",
@@ -24,7 +22,10 @@ def report(
             metavar="STUDY...", autocompletion=complete.studies, help="Folder names of studies, or bare names."
         ),
     ],
-    formats: Annotated[str, typer.Option("--format", metavar="LIST", help="Comma-separated.")] = ",".join(FORMATS),
+    formats: Annotated[
+        str | None,
+        typer.Option("--format", metavar="LIST", help="Of html, md, csv and parquet, with commas; default: all."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the study's report folder.")
     ] = None,
@@ -40,7 +41,7 @@ def report(
     from andrea.cli.output import print_json, stdout_kept_for_json
     from andrea.cli.stores import named
 
-    wanted = known_formats(formats)
+    wanted = None if formats is None else [part.strip().lower() for part in formats.split(",") if part.strip()]
     found = [named(runs, study) for study in studies]
     written: dict[str, list[str]] = {}
     for store, folder in found:
@@ -53,18 +54,3 @@ def report(
         print_json(written)
     else:
         typer.echo("\n".join(paths[0] for paths in written.values() if paths))
-
-
-def known_formats(text: str) -> list[str]:
-    """`html,md` as a list.
-
-    Raises:
-        UserError: an unknown format.
-    """
-    from andrea.errors import UserError
-
-    wanted = [part.strip().lower() for part in text.split(",") if part.strip()]
-    unknown = [part for part in wanted if part not in FORMATS]
-    if unknown or not wanted:
-        raise UserError(f"--format {text}: unknown; there are {', '.join(FORMATS)}")
-    return list(dict.fromkeys(wanted))

@@ -20,13 +20,13 @@ def schema(
     from andrea.cli.output import print_json
 
     if what == "ablation":
-        from andrea.study.ablation import ablation_schema
+        from andrea.study.ablation import Ablation
 
-        print_json(ablation_schema())
+        print_json(Ablation.json_schema())
     elif what == "sweep":
-        from andrea.study.sweep import sweep_schema
+        from andrea.study.sweep import Sweep
 
-        print_json(sweep_schema())
+        print_json(Sweep.json_schema())
     else:
         from andrea.config import RunConfig
 

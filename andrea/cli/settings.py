@@ -1,11 +1,10 @@
 """From `--preset` and `--set` to a validated run config."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from andrea.config import RunConfig
@@ -20,9 +19,7 @@ def known_preset(name: str) -> str:
     from andrea.model.config import PRESETS
 
     if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(PRESETS)}"
-        raise UserError(f"--preset: no preset {name!r}; {hint}")
+        raise UserError(f"--preset: no preset {name!r}; {nearest(name, PRESETS)}")
     return name
 
 

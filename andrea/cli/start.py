@@ -27,13 +27,13 @@ from andrea.cli.options import (
     Trials,
     Wandb,
 )
-from andrea.errors import StudyError, UserError
+from andrea.errors import StudyError
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
     from andrea.study.ablation import Ablation
-    from andrea.study.freeze import Plan, Request
+    from andrea.study.plans import Plan, Request
     from andrea.study.sweep import Sweep
 
 INTERRUPTED_WAIT_S = 3.0
@@ -90,7 +90,7 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
         from andrea.cli.output import print_json, stdout_kept_for_json
         from andrea.cli.settings import known_preset
         from andrea.config import parse_overrides
-        from andrea.study.freeze import Request
+        from andrea.study.plans import Request
         from andrea.tracking.mirror import resolve_mode
 
         how = How(runs, slots, executor, resolve_mode(wandb), dry_run, as_json)
@@ -120,12 +120,12 @@ def load(kind: Kind, name: str) -> "Ablation | Sweep":
     from andrea.catalogue import find
 
     if kind == "ablation":
-        from andrea.study.ablation import load_ablation
+        from andrea.study.ablation import Ablation
 
-        return load_ablation(find("ablations", name))
-    from andrea.study.sweep import load_sweep
+        return Ablation.load(find("ablations", name))
+    from andrea.study.sweep import Sweep
 
-    return load_sweep(find("sweeps", name))
+    return Sweep.load(find("sweeps", name))
 
 
 def start(asked: "Request", how: How) -> dict[str, Any]:
@@ -166,11 +166,7 @@ def _earlier(store: "RunStore", planned: "Plan") -> int | None:
     folder = StudyFolder(store.root / "studies" / planned.folder_name)
     if not folder.about:
         return None
-    if folder.live:
-        raise UserError(
-            f"study {planned.folder_name} is being run by another command; wait for it or watch it with "
-            f"`andrea status {planned.folder_name}`"
-        )
+    folder.require_free()
     return sum(store.result(run["run_id"]) is not None for run in folder.runs())
 
 

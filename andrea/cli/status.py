@@ -7,6 +7,7 @@ import typer
 
 from andrea.cli import complete
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.errors import StudyError
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -93,8 +94,7 @@ def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
 
 
 def _phase(folder: "StudyFolder", planned: list[dict[str, Any]], live: bool) -> str:
-    ended = folder.read("verdict.json") or folder.read("best.json")
-    if ended and ended.get("complete", True) and not live:
+    if folder.complete and not live:
         return "done"
     current = str(planned[-1].get("phase") or "planned") if planned else "planned"
     return current if live else f"{current}, interrupted"
@@ -102,17 +102,15 @@ def _phase(folder: "StudyFolder", planned: list[dict[str, Any]], live: bool) -> 
 
 def _total(folder: "StudyFolder", planned: int) -> int:
     """Runs of the study: those planned so far, or what its protocol comes to without extensions of the grid."""
-    if (folder.read("verdict.json") or folder.read("best.json") or {}).get("complete"):
+    if folder.complete:
         return planned
-    import yaml
-
     try:
-        asked = yaml.safe_load((folder.path / "protocol.yaml").read_text(encoding="utf-8"))
+        asked = folder.protocol()
         if asked["kind"] == "sweep":
             return max(planned, int(asked["trials"] * asked["seeds"]))
         rules = asked["protocol"]
         return max(planned, len(asked["arms"]) * int(rules["trials"] + rules["seeds"]))
-    except (OSError, yaml.YAMLError, LookupError, TypeError):
+    except (StudyError, LookupError, TypeError):
         return planned
 
 

@@ -32,14 +32,16 @@ def named(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
 def starting(runs: Path) -> Iterator[RunStore]:
     """The store for a command that is about to run something; it is made when it is missing.
 
-    A user's mistake that comes out later (a text that is too short, say) leaves nothing behind: what was made here is
-    removed again, unless somebody has put runs or studies into it.
+    A user's mistake that comes out later (a text that is too short, say) leaves nothing behind: a store that was made
+    here and holds nothing is removed again.
     """
     missing = _missing(runs.absolute())
+    store = RunStore(runs)
     try:
-        yield RunStore(runs)
+        yield store
     except UserError:
-        _remove(missing, runs.absolute())
+        if store.created:
+            _remove(store, missing)
         raise
 
 
@@ -52,11 +54,10 @@ def _missing(folder: Path) -> list[Path]:
     return missing
 
 
-def _remove(made: list[Path], root: Path) -> None:
-    if not made or any((root / kept).exists() for kept in ("runs", "studies")):
-        return
+def _remove(store: RunStore, made: list[Path]) -> None:
+    """Take away the empty store; whatever another command has put there meanwhile stays, and the store with it."""
     with contextlib.suppress(OSError):
-        for leftover in [*root.rglob("*")][::-1]:
-            leftover.rmdir() if leftover.is_dir() else leftover.unlink()
+        if [path.name for path in store.root.iterdir()] == [store.marker.name]:
+            store.marker.unlink()
         for folder in made:
             folder.rmdir()

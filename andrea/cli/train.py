@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Device, Json, Preset, Runs, Settings, Tokens, examples
-from andrea.errors import StudyError
+from andrea.errors import StudyError, reason
+from andrea.verdict.seeds import tuning_seed
 
 if TYPE_CHECKING:
     from andrea.config import RunConfig
+    from andrea.data.prepared import Prepared
     from andrea.store.runs import RunStore
 
 EXAMPLES = examples(
@@ -21,26 +23,39 @@ EXAMPLES = examples(
     "The same config is never trained twice; the command given again shows the result, or resumes.",
 )
 
+DEFAULTS = ("data.eval_part=tune", f"seed={tuning_seed(0)}")
+"""Trying things out by hand looks at nothing that a verdict is made from."""
+
 
 def train(
     preset: Preset = "tiny",
     settings: Settings = None,
     tokens: Tokens = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, metavar="N", help="Initial weights, batches and dropout.")
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            metavar="N",
+            help=f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which verdicts never train.",
+        ),
     ] = None,
     device: Device = "auto",
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train one config, or show its result when the store has it."""
+    """Train one config, or show its result when the store has it.
+
+    The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless you set
+    data.eval_part=verdict.
+    """
     from andrea.cli.output import print_json, stdout_kept_for_json
     from andrea.cli.settings import run_config
     from andrea.cli.stores import starting
 
     with stdout_kept_for_json(as_json):
-        overrides = [*(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
+        overrides = [*DEFAULTS, *(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
         config = run_config(preset, overrides, seed=seed)
         with starting(runs) as store:
             resolved, run_id, identity, folder = prepare(config, store, device)
@@ -71,9 +86,12 @@ def prepare(config: "RunConfig", store: "RunStore", device: str) -> tuple["RunCo
     from andrea.data.prepare import prepare as prepare_data
     from andrea.training.identity import identity, resolve, run_id
 
-    prepared = prepare_data(config.data, store.root)
-    require_batches(prepared, config.train.batch_size, config.model.context)
-    resolved = resolve(config, prepared, device)
+    def settled(prepared: "Prepared") -> "RunConfig":
+        require_batches(prepared, config.train.batch_size, config.model.context)
+        return resolve(config, prepared, device)
+
+    prepared = prepare_data(config.data, store.root, check=settled)
+    resolved = settled(prepared)
     identified = identity(resolved, prepared.fingerprint)
     return resolved, run_id(identified), identified, prepared.folder
 
@@ -101,7 +119,7 @@ def follow(
     try:
         result = run_job(store.root, config, folder, run_id, identity)
     except (OSError, ValueError, RuntimeError) as error:
-        raise StudyError(f"the run failed: {error}; the same command given again resumes it") from error
+        raise StudyError(f"the run failed: {reason(error)}; the same command given again resumes it") from error
     finally:
         done.set()
         watcher.join()
@@ -129,7 +147,8 @@ def _watch(store: "RunStore", run_id: str, budget: int, say: Callable[[str], Non
 
 def as_text(store: "RunStore", run_id: str, result: dict[str, Any]) -> str:
     """The result as a table."""
-    from andrea.cli.output import count, duration, number, size, table
+    from andrea.analysis.text import big, number, seconds
+    from andrea.cli.output import size, table
 
     ending = result["outcome"] + (", stalled" if result.get("stalled") else "")
     rows: list[list[object]] = [
@@ -139,8 +158,8 @@ def as_text(store: "RunStore", run_id: str, result: dict[str, Any]) -> str:
         ["loss at initialisation", number(result.get("initial_loss"))],
         ["training loss, last tenth", number(result.get("train_loss"))],
         ["tokens", f"{result['tokens']:,} ({result.get('epochs') or 0:.2f} epochs)"],
-        ["training FLOPs", count(result["flops"]) if result.get("flops") else "–"],
-        ["time", f"{duration(result['seconds'])}, {result.get('tokens_per_s') or 0:,.0f} tokens/s"],
+        ["training FLOPs", big(result["flops"]) if result.get("flops") else "–"],
+        ["time", f"{seconds(result['seconds'])}, {result.get('tokens_per_s') or 0:,.0f} tokens/s"],
         ["peak memory", size(result["peak_memory_bytes"]) if result.get("peak_memory_bytes") else "–"],
         ["folder", store.folder(run_id)],
     ]

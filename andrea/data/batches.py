@@ -64,6 +64,11 @@ def offsets(length: int, seed: int, k: int, batch_size: int, context: int) -> In
     return (words % np.uint64(length - context)).astype(np.int64)
 
 
+def windows(tokens: int, context: int) -> int:
+    """Whole windows in so many tokens, at least one."""
+    return max(1, tokens // context)
+
+
 def evaluation(prepared: Prepared, cfg: DataConfig, context: int) -> EvalSet:
     """The evaluated windows: whole ones, evenly spaced over the part, as many as `cfg.eval_tokens` allow (at least one;
     all that fit where the part is shorter).
@@ -73,12 +78,12 @@ def evaluation(prepared: Prepared, cfg: DataConfig, context: int) -> EvalSet:
     """
     tokens = np.asarray(prepared.tokens(cfg.eval_part))
     _require_length(prepared, cfg.eval_part, context + 1, f"one window of model.context {context}")
-    starts = _spaced_windows(len(tokens), max(1, cfg.eval_tokens // context), context)
+    starts = _spaced_windows(len(tokens), windows(cfg.eval_tokens, context), context)
     positions = starts[:, None] + np.arange(context + 1)
-    windows = tokens[positions].astype(np.int64)
-    x, y = windows[:, :-1], windows[:, 1:]
+    judged = tokens[positions].astype(np.int64)
+    x, y = judged[:, :-1], judged[:, 1:]
     names, firsts = prepared.documents(cfg.eval_part)
-    curve = _spaced_indices(len(starts), max(1, cfg.curve_tokens // context))
+    curve = _spaced_indices(len(starts), windows(cfg.curve_tokens, context))
     sizes = prepared.token_bytes()[y].sum(axis=1)
     return EvalSet(
         part=cfg.eval_part,
@@ -87,7 +92,7 @@ def evaluation(prepared: Prepared, cfg: DataConfig, context: int) -> EvalSet:
         starts=starts,
         document=np.searchsorted(firsts, positions[:, 1:], side="right") - 1,
         names=names,
-        digest=digest({"tokens": _hash(windows), "positions": _hash(positions), "part": cfg.eval_part}),
+        digest=digest({"tokens": _hash(judged), "positions": _hash(positions), "part": cfg.eval_part}),
         curve=curve,
         bytes=int(sizes.sum()),
         curve_bytes=int(sizes[curve].sum()),

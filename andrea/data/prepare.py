@@ -4,6 +4,7 @@ Documents are encoded one after the other and appended, so memory follows the lo
 folder appears by one rename under a lock: two commands at once prepare it once, and a kill leaves nothing half done.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,51 +14,61 @@ import numpy as np
 
 from andrea.data import tokenizers
 from andrea.data.config import DataConfig, Part
-from andrea.data.prepared import FILES, FORMAT, Prepared, file_digest, load_tokenizer, open_prepared, read_meta
-from andrea.data.prepared import require_vocab as require_vocab
+from andrea.data.index import Index
+from andrea.data.prepared import FILES, FORMAT, Prepared, read_meta, written
 from andrea.data.sources import Scan, scan
 from andrea.data.split import PARTS, Split, split
 from andrea.errors import StudyError
 from andrea.store.digest import digest
 from andrea.store.files import locked, write_json
 
-__all__ = ["Prepared", "fingerprint", "load_tokenizer", "open_prepared", "prepare", "require_vocab"]
-
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of it that is done."""
+Check = Callable[[Prepared], object]
+"""Raises where the text does not do."""
 
 
-def fingerprint(cfg: DataConfig) -> str:
+def fingerprint(cfg: DataConfig, root: Path | None = None) -> str:
     """Hex digest of what determines the tokens: bytes and names of the documents, split, tokenizer and its version.
+
+    Args:
+        root: folder of a run store, which may know the files from an earlier reading.
 
     Raises:
         UserError: the source is missing, empty or not UTF-8.
     """
-    return _fingerprint(cfg, scan(cfg.source))
+    return _fingerprint(cfg, scan(cfg.source, Index(root)))
 
 
-def prepare(cfg: DataConfig, root: Path, progress: Progress | None = None) -> Prepared:
-    """Tokenize a corpus, or find it tokenized. A damaged folder is made anew.
+def prepare(cfg: DataConfig, root: Path, progress: Progress | None = None, check: Check | None = None) -> Prepared:
+    """Tokenize a corpus, or find it tokenized. A damaged folder is made anew. What is untouched since it was last read
+    (sources) or written (tokens) is not read again.
 
     Args:
         root: folder of the run store.
         progress: called now and then with what is being done and the share that is done.
+        check: is shown the tokens before they get their place; a text that it refuses leaves nothing behind.
 
     Raises:
         UserError: the source is missing, empty, not UTF-8, or too small for its split or tokenizer.
         StudyError: the disk refused, or a file changed meanwhile.
     """
-    scanned = scan(cfg.source)
+    index = Index(root)
+    scanned = scan(cfg.source, index)
     name = _fingerprint(cfg, scanned)
     folder = root / "data" / name
     meta = read_meta(folder, thorough=True)
+    check = check or (lambda prepared: None)
     if meta is None:
         parts = split(scanned.documents, cfg.split)
         try:
-            meta = _fill(folder, cfg, scanned, parts, progress or (lambda note, share: None))
+            meta = _fill(folder, cfg, scanned, parts, progress or (lambda note, share: None), check)
         except OSError as error:
             raise StudyError(f"cannot write the prepared data to {folder}: {error.strerror or error}") from error
-    return Prepared(folder, meta)
+    prepared = Prepared(folder, meta)
+    check(prepared)
+    index.save()
+    return prepared
 
 
 def _fingerprint(cfg: DataConfig, scanned: Scan) -> str:
@@ -72,9 +83,11 @@ def _fingerprint(cfg: DataConfig, scanned: Scan) -> str:
     )
 
 
-def _fill(folder: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: Progress) -> dict[str, Any]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f"{folder.name}.lock")):
+def _fill(
+    folder: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: Progress, check: Check
+) -> dict[str, Any]:
+    lock = folder.with_name(f"{folder.name}.lock")
+    with locked(lock, make_folder=True):
         found = read_meta(folder, thorough=True)
         if found is not None:
             return found
@@ -85,10 +98,14 @@ def _fill(folder: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: 
             meta = _build(fresh, cfg, scanned, parts, progress)
             meta["fingerprint"] = folder.name
             write_json(fresh / "meta.json", meta)
+            check(Prepared(fresh, meta))
             shutil.rmtree(folder, ignore_errors=True)
             fresh.rename(folder)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()
             raise
         return meta
 
@@ -119,7 +136,7 @@ def _build(fresh: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: 
         "characters": sum(counts[part]["characters"] for part in PARTS),
         "tokens": {part: counts[part]["tokens"] for part in PARTS},
         "parts": counts,
-        "files": {n: {"size": (fresh / n).stat().st_size, "sha256": file_digest(fresh / n)} for n in FILES},
+        "files": {name: written(fresh / name) for name in FILES},
         "versions": {"tokenizer": tokenizers.version(cfg.tokenizer)},
     }
 

@@ -1,7 +1,7 @@
 """A prepared corpus on disk: tokens of every part, memory-mapped, with the counts that go with them.
 
 data/<fingerprint>/
-  meta.json                 source, tokenizer, counts, size and digest of every file
+  meta.json                 source, tokenizer, counts, size, time and digest of every file
   tokenizer.json            from which the tokenizer is made again
   <part>.bin                tokens, uint16 (uint32 above 65,535 tokens), little endian
   <part>.documents.json     names and first tokens of the part's documents
@@ -96,20 +96,27 @@ def load_tokenizer(prepared: Prepared) -> tokenizers.Tokenizer:
 
 
 def read_meta(folder: Path, *, thorough: bool = False) -> dict[str, Any] | None:
-    """meta.json if the folder is whole: every file has the size it was written with; `thorough`: and the digest."""
+    """meta.json if the folder is whole: every file has the size it was written with; `thorough`: and the time, or else
+    the digest."""
     try:
         meta: dict[str, Any] | None = read_json(folder / "meta.json")
         if meta is None or meta.get("format") != FORMAT:
             return None
         for name in FILES:
-            written = meta["files"][name]
-            if (folder / name).stat().st_size != written["size"]:
+            then, now = meta["files"][name], (folder / name).stat()
+            if now.st_size != then["size"]:
                 return None
-            if thorough and file_digest(folder / name) != written["sha256"]:
+            if thorough and now.st_mtime_ns != then.get("mtime_ns") and file_digest(folder / name) != then["sha256"]:
                 return None
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         return None
     return meta
+
+
+def written(path: Path) -> dict[str, Any]:
+    """What meta.json says of a file."""
+    state = path.stat()
+    return {"size": state.st_size, "mtime_ns": state.st_mtime_ns, "sha256": file_digest(path)}
 
 
 def file_digest(path: Path) -> str:

@@ -4,9 +4,11 @@ import glob
 import hashlib
 import importlib.util
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from andrea.data.index import Index
 from andrea.errors import StudyError, UserError
 
 
@@ -48,8 +50,8 @@ class Scan:
     """Files without a byte."""
 
 
-def scan(source: str) -> Scan:
-    """Read every file of `source` once: names, digests, sizes.
+def scan(source: str, index: Index | None = None) -> Scan:
+    """Names, digests and sizes of the files of `source`, each read once, or not at all where the index knows it.
 
     Raises:
         UserError: nothing there, no text in it, or a file that is not UTF-8 (with the byte where it stops being so).
@@ -58,7 +60,7 @@ def scan(source: str) -> Scan:
     seen: dict[str, Document] = {}
     empty = 0
     for name, path in found:
-        document = _scan_file(name, path)
+        document = _scan_file(name, path, index or Index(None))
         if document.size == 0:
             empty += 1
         else:
@@ -69,8 +71,12 @@ def scan(source: str) -> Scan:
     return Scan(documents, duplicates=len(found) - empty - len(documents), empty=empty)
 
 
-def _scan_file(name: str, path: Path) -> Document:
+def _scan_file(name: str, path: Path, index: Index) -> Document:
     try:
+        state, now = path.stat(), time.time_ns()
+        known = index.digest(path, state)
+        if known is not None:
+            return Document(name, path, known, state.st_size)
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"data.source: cannot read {path}: {error.strerror}") from error
@@ -81,7 +87,9 @@ def _scan_file(name: str, path: Path) -> Document:
             f"data.source: {path} is not UTF-8: {error.reason} at byte {error.start} (0x{data[error.start]:02x}); "
             "convert it to UTF-8, or name only the text files (text:'folder/**/*.txt')"
         ) from error
-    return Document(name, path, hashlib.sha256(data).hexdigest(), len(data))
+    digest = hashlib.sha256(data).hexdigest()
+    index.note(path, state, digest, now)
+    return Document(name, path, digest, len(data))
 
 
 def _sotu() -> list[tuple[str, Path]]:

@@ -3,7 +3,6 @@
 Adding a variant is one class (see `andrea.model.variants`) and one line in `VARIANTS`.
 """
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from fractions import Fraction
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 from andrea.schema import Frozen
 
 VARIANTS: dict[str, dict[str, str]] = {
@@ -68,9 +67,7 @@ def variant(axis: str, name: str) -> Any:
 
 def unknown(axis: str, name: str) -> str:
     """What to say about a name that an axis does not have."""
-    close = difflib.get_close_matches(name, VARIANTS[axis], n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(VARIANTS[axis])}"
-    return f"unknown {axis} {name!r}; {hint}"
+    return f"unknown {axis} {name!r}; {nearest(name, VARIANTS[axis])}"
 
 
 def ratio(value: Any) -> Any:

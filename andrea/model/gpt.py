@@ -18,6 +18,9 @@ from andrea.model.inits import initialise
 class GPT(nn.Module):
     """A decoder-only transformer. Parameters have torch's default values until `initialise` sets them."""
 
+    numerics = 1
+    """Version of the numbers of what no variant carries: embeddings, head, loss, the draws behind initial weights."""
+
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         vocab_size = vocabulary(cfg)

@@ -9,13 +9,10 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from andrea.model.config import ModelConfig, variant
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class GPT2:
@@ -32,14 +29,16 @@ class GPT2:
         return cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(cls.residual) else cfg.init_std
 
 
-def draw(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Standard-normal float32 numbers, not truncated.
+def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
+    """Standard-normal float32 numbers on the CPU, not truncated.
 
-    Drawn by NumPy, whose normal generator gives the same bits whatever the vector width of the CPU.
+    Drawn by torch, whose version and CPU capability are part of a run's id; threads change nothing.
     """
+    import torch
+
     key = hashlib.sha256(f"{seed}\n{name}\n{'x'.join(map(str, shape))}".encode()).digest()
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(key[:16], "little")))
-    return generator.standard_normal(shape, dtype=np.float32)
+    generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little"))
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
@@ -54,8 +53,7 @@ def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
         for name, parameter in model.named_parameters():
             shape = tuple(parameter.shape)
             if parameter.dim() >= 2:
-                numbers = torch.from_numpy(draw(seed, name, shape)).mul_(rule.scale(cfg, name, shape))
-                parameter.copy_(numbers)
+                parameter.copy_(draw(seed, name, shape).mul_(rule.scale(cfg, name, shape)))
             elif name.endswith(".bias"):
                 parameter.zero_()
             elif name.endswith(".weight"):

@@ -1,13 +1,29 @@
 """What every variant answers: how to build it, how many parameters it has, what it costs. Torch-free.
 
-A variant of one's own is a subclass that says `shapes` and `build`, or any class with `build`, `count` and `flops`,
-made known with one line in `andrea.model.config.VARIANTS`, or by `register` from a user's own file:
+A variant is a subclass that says `shapes` and `build`, or any class with `build`, `count` and `flops`, made known with
+one line in `andrea.model.config.VARIANTS`, or by `register` from a user's own file. That file, `ablations/mine.py`
+beside `ablations/mine.yaml`, is loaded only for its own ablation, so that it may import torch at its top:
 
-    class SquaredRelu(Mlp):                      # andrea.model.mlps.Mlp has the matrices already
+    from torch import Tensor, nn
+
+    from andrea.model.config import register
+    from andrea.model.mlps import Mlp  # has the two matrices already
+
+
+    class Square(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu().square()
+
+
+    class SquaredRelu(Mlp):
         @classmethod
-        def activation(cls) -> "nn.Module":
-            from mine_layers import SquaredRelu  # torch is imported here, not at the top
-            return SquaredRelu()
+        def activation(cls) -> nn.Module:
+            return Square()
+
+
+    register("activation", "squared_relu", f"{__name__}:SquaredRelu")
+
+It is one file: a module beside it is refused. docs/your-own-variant.md goes from such an idea to its verdict.
 """
 
 import math
@@ -20,6 +36,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def users_own(part: type) -> bool:
+    """Whether a part comes from a user's own file."""
+    return not part.__module__.startswith("andrea.")
 
 
 class Variant(ABC):

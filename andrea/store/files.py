@@ -4,18 +4,24 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace `path` in one step: a reader sees the old content or the new, never a part."""
-    data = content.encode() if isinstance(content, str) else content
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` in one step when the block ends well, and is gone when it does not."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -46,12 +52,21 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines() if line.strip()]
 
 
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write a JSON-lines file atomically. NaN is refused."""
+    write_atomic(path, "".join(map(_line, records)))
+
+
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one record in one flushed write, after cutting off a torn last line."""
     with path.open("ab+") as file:
         end = cut_torn_line(path)
         file.seek(end)
-        file.write((json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        file.write(_line(record).encode())
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def cut_torn_line(path: Path) -> int:
@@ -73,12 +88,31 @@ def cut_torn_line(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = True, make_folder: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on `path`, which the kernel frees when this process ends, however it ends.
+
+    Whoever holds it may remove the file; who waited for it then locks the new one.
 
     Raises:
         BlockingIOError: `wait` is false and another process holds it.
     """
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+    while True:
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.fstat(file.fileno()).st_nlink:
+                yield
+                return
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds `locked(path)`. Writes nothing, but keeps `wait=False` out for the moment of the look."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True

@@ -5,11 +5,13 @@ runs/ab/<run_id>.<n>/    its n-th attempt, unfinished
 runs/ab/<run_id>.lease   who is at it
 """
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -32,37 +34,61 @@ class RunBusy(AndreaError):
 
 
 class RunStore:
-    """The runs under one root folder.
+    """The runs under one root folder. A store of an older format is migrated, step by step.
 
     Raises:
-        UserError: the root is a file, cannot be written, or was written by a newer andrea.
+        UserError: the root is a file, cannot be written, is damaged, or is of a format that this andrea does not know.
     """
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
         self.root = root.absolute()
-        marker = self.root / "store.json"
+        self.marker = self.root / "store.json"
+        self.created = False
+        """Whether this object made the store."""
         try:
-            known = read_json(marker)
-            if known is None and create:
+            found = self._format()
+            if found is None and create:
                 self.root.mkdir(parents=True, exist_ok=True)
-                write_json(marker, {"format": FORMAT})
-        except (OSError, json.JSONDecodeError) as error:
+                write_json(self.marker, {"format": FORMAT})
+                self.created = True
+            elif found is not None and found < FORMAT:
+                self._migrate()
+        except OSError as error:
             raise UserError(
-                f"--runs {root}: cannot be used as a runs folder ({_reason(error)}); name a folder that can be written"
+                f"--runs {root}: cannot be used as a runs folder ({error.strerror or error}); "
+                "name a folder that can be written"
             ) from error
-        if known is not None:
-            self._migrate(marker, known)
 
-    def _migrate(self, marker: Path, known: dict[str, Any]) -> None:
-        found = int(known.get("format", 0))
-        if found > FORMAT:
+    def _migrate(self) -> None:
+        with locked(self.root / "leases.lock"):
+            for found in range(self._format() or 0, FORMAT):
+                if found not in MIGRATIONS:
+                    raise UserError(
+                        f"--runs {self.root}: of format {found}, which this andrea (format {FORMAT}) no longer reads; "
+                        "open it with an older andrea or name another folder"
+                    )
+                MIGRATIONS[found](self.root)
+                write_json(self.marker, {"format": found + 1})
+
+    def _format(self) -> int | None:
+        """The number in store.json, or None where there is no store."""
+        try:
+            number = json.loads(self.marker.read_text(encoding="utf-8"))["format"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, LookupError, TypeError):
+            number = None
+        if type(number) is not int:
             raise UserError(
-                f"--runs {self.root}: written by a newer andrea (format {found}, this one knows {FORMAT}); "
+                f"--runs {self.root}: its store.json is damaged; "
+                f'write {{"format": {FORMAT}}} into it if the runs are andrea\'s, or name another folder'
+            )
+        if number > FORMAT:
+            raise UserError(
+                f"--runs {self.root}: written by a newer andrea (format {number}, this one knows {FORMAT}); "
                 "update andrea or name another folder"
             )
-        for number in range(found, FORMAT):
-            MIGRATIONS[number](self.root)
-            write_json(marker, {"format": number + 1})
+        return number
 
     def folder(self, run_id: str) -> Path:
         """Where the finished run lies or will lie."""
@@ -131,16 +157,22 @@ class Claim:
     def __init__(self, store: RunStore, run_id: str) -> None:
         self._store, self.run_id = store, run_id
         self._lease = _lease_path(store, run_id)
+        self._lock = store.root / "leases.lock"
+        self._mine = {**_identity(os.getpid()), "claim": os.urandom(8).hex()}
         self._stop = threading.Event()
         self._lease.parent.mkdir(parents=True, exist_ok=True)
-        # One lock for all leases: reading a dead holder and replacing it is one step.
-        with locked(store.root / "leases.lock"):
+        # One lock for all leases: reading a holder and replacing, refreshing or releasing it is one step.
+        with locked(self._lock):
             holder = _read_lease(self._lease)
             if holder and _alive(self._lease, holder):
                 raise RunBusy(f"run {run_id[:12]} is being trained by process {holder['pid']} on {holder['host']}")
-            write_atomic(self._lease, json.dumps(_identity(os.getpid())))
-        self._recover()
-        threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}").start()
+            write_atomic(self._lease, json.dumps(self._mine))
+        try:
+            self._recover()
+            threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}").start()
+        except BaseException:
+            self.release()
+            raise
 
     def _recover(self) -> None:
         """Finish what a kill between the result and the rename left behind."""
@@ -149,11 +181,12 @@ class Claim:
                 attempt.rename(self._store.folder(self.run_id))
 
     def _beat(self) -> None:
+        """Show that the holder lives, until the lease is given back or somebody else has taken it for dead."""
         while not self._stop.wait(HEARTBEAT_S):
-            try:
+            with contextlib.suppress(OSError), locked(self._lock):
+                if _read_lease(self._lease) != self._mine:
+                    return
                 os.utime(self._lease)
-            except OSError:
-                return
 
     def attempt(self, config: dict[str, Any], env: dict[str, Any]) -> Path:
         """Open a new attempt, which starts with the last one's checkpoint and metrics where there are any.
@@ -189,10 +222,13 @@ class Claim:
         write_json(attempt / "failure.json", {"reason": reason, "log": log})
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Give the lease back, if it is still this claim's."""
         if not self._stop.is_set():
             self._stop.set()
-            self._lease.unlink(missing_ok=True)
+            # Where the store itself is gone there is nothing to give back.
+            with contextlib.suppress(FileNotFoundError), locked(self._lock):
+                if _read_lease(self._lease) == self._mine:
+                    self._lease.unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -250,14 +286,13 @@ def _alive(path: Path, holder: dict[str, Any]) -> bool:
 
 
 def _now_of(folder: Path) -> float:
-    """The time by the clock of the file system, which two hosts share; their own clocks may differ."""
-    probe = folder / f".clock.{os.getpid()}"
-    probe.touch()
+    """The time by the clock of the file system, which two hosts share; this host's own where nothing can be written."""
+    probe = folder / f".clock.{os.getpid()}.{threading.get_ident()}"
     try:
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink(missing_ok=True)
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else f"its store.json is not JSON: {error}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink()
+    except OSError:
+        return time.time()

@@ -11,13 +11,15 @@ studies/<name>-<digest>/
 """
 
 import contextlib
-import difflib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from andrea.errors import UserError
-from andrea.store.files import append_line, locked, read_json, read_lines, write_json
+import yaml
+
+from andrea.errors import StudyError, UserError, nearest
+from andrea.store.files import append_line, is_locked, locked, read_json, read_lines, write_json, write_lines
 from andrea.store.runs import RunStore
 
 
@@ -32,6 +34,27 @@ class StudyFolder:
         """study.json."""
         about: dict[str, Any] = read_json(self.path / "study.json") or {}
         return about
+
+    def protocol(self) -> dict[str, Any]:
+        """protocol.yaml: what was asked, as asked.
+
+        Raises:
+            StudyError: the file is missing or no mapping, so this is no study.
+        """
+        path = self.path / "protocol.yaml"
+        try:
+            asked = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise StudyError(f"{path}: cannot be read ({error}); the study has lost what it asked") from error
+        if not isinstance(asked, dict):
+            raise StudyError(f"{path}: not a mapping; the study has lost what it asked")
+        return asked
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was planned has a result and was judged (a sweep: its best config chosen)."""
+        ended = self.read("verdict.json") or self.read("best.json") or {}
+        return bool(ended.get("complete"))
 
     def read(self, name: str) -> Any:
         """A JSON file of the study, or None."""
@@ -49,6 +72,10 @@ class StudyFolder:
         """Append a planned run."""
         append_line(self.path / "runs.jsonl", record)
 
+    def write_runs(self, records: list[dict[str, Any]]) -> None:
+        """Replace the planned runs, atomically."""
+        write_lines(self.path / "runs.jsonl", records)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Be the one controller of this study.
@@ -57,25 +84,32 @@ class StudyFolder:
             UserError: another controller is at it.
         """
         with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self.path / "lock", wait=False))
-            except BlockingIOError as error:
-                raise UserError(
-                    f"study {self.path.name} is being run by another command; wait for it or watch it with "
-                    f"`andrea status {self.path.name}`"
-                ) from error
+            while True:
+                try:
+                    stack.enter_context(locked(self.path / "lock", wait=False))
+                    break
+                except BlockingIOError:
+                    # A controller, or somebody who looked just then; lookers are no obstacle to each other.
+                    self.require_free()
+                    time.sleep(0.001)
             yield
+
+    def require_free(self) -> None:
+        """Make sure that no controller is at it.
+
+        Raises:
+            UserError: one is.
+        """
+        if self.live:
+            raise UserError(
+                f"study {self.path.name} is being run by another command; wait for it or watch it with "
+                f"`andrea status {self.path.name}`"
+            )
 
     @property
     def live(self) -> bool:
-        """Whether a controller is at it now."""
-        if not (self.path / "lock").exists():
-            return False
-        try:
-            with locked(self.path / "lock", wait=False):
-                return False
-        except BlockingIOError:
-            return True
+        """Whether a controller is at it now; to look never keeps one out."""
+        return is_locked(self.path / "lock")
 
 
 def studies(store: RunStore) -> list[StudyFolder]:
@@ -96,6 +130,4 @@ def find(store: RunStore, name: str) -> StudyFolder:
     if exact or named:
         return (exact or named)[-1]
     names = [s.path.name for s in every] + [str(s.about.get("name")) for s in every]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(set(names))) or 'none yet'}"
-    raise UserError(f"no study {name!r} in {store.root}; {hint}")
+    raise UserError(f"no study {name!r} in {store.root}; {nearest(name, sorted(set(names)))}")

@@ -8,14 +8,12 @@ An arm is the dotted settings in which it differs, and optionally a label for re
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from andrea.config import RunConfig, build, merge
 from andrea.schema import Frozen
-from andrea.study import yamlspec
 from andrea.study.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.yamlspec import Where
 from andrea.verdict.protocol import Protocol
@@ -144,6 +142,12 @@ class Ablation(Sections):
         if self.baseline not in self.arms:
             yield ("baseline",), f"baseline {self.baseline!r} is not an arm; there are {', '.join(self.arms)}"
 
+    @classmethod
+    def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        arms = content.get("arms")
+        baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
+        return {"question": "?", "hypothesis": "?", "factor": "?", "baseline": baseline, "protocol": {"m": 1}}
+
     def _sections(self) -> tuple[str, ...]:
         return ("model", "data", "train", "protocol", "match")
 
@@ -152,33 +156,3 @@ class Ablation(Sections):
             if key in arm.set:
                 return f"arm {name} sets it: it is what this ablation compares; copy the file to compare other values"
         return super()._why_not(key)
-
-
-def load_ablation(path: Path) -> Ablation:
-    """Read an ablation; the user's own variants beside it (`mine.py` for `mine.yaml`) are known from then on.
-
-    Raises:
-        UserError: the file cannot be read, or all its faults, each as `file:line: what`.
-    """
-    from andrea.catalogue import load_user_variants
-
-    source = yamlspec.read(path)
-    load_user_variants(path)
-    arms = source.content.get("arms")
-    baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
-    stand_ins = {"question": "?", "hypothesis": "?", "factor": "?", "baseline": baseline, "protocol": {"m": 1}}
-    ablation = source.validate(Ablation, stand_ins)
-    if ablation is not None:
-        for where, message in ablation.refused():
-            source.fault(where, message)
-        for blamed, loc, message in ablation.config_faults():
-            here = loc if source.has(loc[:1]) else ("preset",)
-            source.fault(blamed or here, f"{blamed[0]}.{blamed[1]}: {message}" if blamed else message)
-    source.raise_faults()
-    assert ablation is not None, "what is no ablation has noted a fault"
-    return ablation.at(path)
-
-
-def ablation_schema() -> dict[str, Any]:
-    """JSON schema of an ablation file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Ablation.model_json_schema()}

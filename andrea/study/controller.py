@@ -5,45 +5,24 @@ its runs. So neither slots nor kills change a number, and to resume is to derive
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from andrea.errors import StudyError
+from andrea.errors import StudyError, disk_full
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import tuning
-from andrea.study.dispatch import Batch, Dispatcher, disk_message
+from andrea.study.desk import Desk, Summary
+from andrea.study.dispatch import disk_message
 from andrea.study.events import Observer, Observers, Run
-from andrea.study.executors import Executor, disk_full
+from andrea.study.executors import Executor
 from andrea.study.frozen import FrozenStudy
 from andrea.study.judgement import verdicts
-from andrea.study.ledger import Ledger, Replanned
-from andrea.study.trials import Journal, Trial
+from andrea.study.ledger import Replanned
+from andrea.study.search import search
+from andrea.study.trials import Trial
 from andrea.verdict.seeds import replication_seed, tuning_seed
 from andrea.verdict.tuning import Decision, next_step
-
-
-@dataclass(frozen=True)
-class FailedRun:
-    """A run that failed at every try of this command; the next command tries again."""
-
-    run_id: str
-    arm: str
-    phase: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.run_id[:12]} ({self.arm}, {self.phase}): {self.reason}"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a command on a study ended."""
-
-    complete: bool
-    """Whether everything that was planned has a result and was judged."""
-    failed: list[FailedRun] = field(default_factory=list)
 
 
 def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observers: Sequence[Observer] = ()) -> Summary:
@@ -63,7 +42,7 @@ def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observer
             return _run(Desk(folder, store, executor, watch))
         except Replanned:
             # It is done: what torch or the machine became since does not matter.
-            if not _done(folder):
+            if not folder.complete:
                 raise
             watch.say(f"study {folder.path.name} is complete; it was run on another platform")
             return Summary(True)
@@ -75,87 +54,46 @@ def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observer
             executor.cancel()
 
 
-class Desk:
-    """What both kinds of study work with."""
-
-    def __init__(self, folder: StudyFolder, store: RunStore, executor: Executor, watch: Observer) -> None:
-        self.study = FrozenStudy(folder, store)
-        self.folder, self.watch = folder, watch
-        self.ledger = Ledger(folder)
-        self.journal = Journal(folder, watch)
-        self.results: dict[str, dict[str, Any]] = {}
-        self.project: Callable[[Desk], None] = lambda desk: None
-        """Brings the Optuna journal to what is planned and known."""
-        self._dispatcher = Dispatcher(store, executor, watch, self.study.job)
-
-    def do(self, phase: str, note: str, runs: list[Run]) -> Batch:
-        """Plan a generation, have it done, keep its results."""
-        self.ledger.expect(runs)
-        self.watch.phase(phase, note)
-        self.watch.planned(runs)
-        if self.ledger.caught_up:
-            self.project(self)
-        batch = self._dispatcher.run(runs)
-        self.results |= batch.results
-        if self.ledger.caught_up and not batch.failed:
-            self.project(self)
-        return batch
-
-    def incomplete(self, batch: Batch) -> Summary:
-        """The study stops here: what comes next depends on runs that failed."""
-        runs = {run["run_id"]: run for run in self.ledger.runs}
-        failed = [
-            FailedRun(run_id, runs[run_id]["arm"], runs[run_id]["phase"], reason)
-            for run_id, reason in batch.failed.items()
-        ]
-        return Summary(False, failed)
-
-
 def _run(desk: Desk) -> Summary:
     desk.study.require_data()
     if desk.study.kind == "sweep":
-        from andrea.study.search import search
-
         return search(desk)
     return ablate(desk)
 
 
-def _done(folder: StudyFolder) -> bool:
-    ended = folder.read("verdict.json") or folder.read("best.json") or {}
-    return bool(ended.get("complete"))
-
-
 def ablate(desk: Desk) -> Summary:
-    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, judge."""
+    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, judge.
+
+    An arm of which a tuning run fails at every try gets no rate, and the others go on without it. What is planned
+    without it is provisional: the next command tries again and, if it then works, plans as if it had never failed.
+    """
     study, desk.project = desk.study, _project
     decision = _decide(desk)
     while decision.phase != "done":
         tried = Counter(run["arm"] for run in desk.ledger.runs)
         rows = tuning.generation(decision, study.arms, tried)
         runs = [study.run(row, tuning_seed(0)) for row in rows]
-        batch = desk.do(decision.phase, decision.note, runs)
-        if batch.failed:
-            return desk.incomplete(batch)
+        desk.do(decision.phase, decision.note, runs)
         decision = _decide(desk)
     choices = tuning.choices(decision, study.arms, desk.ledger.runs, desk.results)
     desk.folder.write("choices.json", choices)
     replicates = _replicates(study, choices, decision.generation)
-    batch = Batch()
     if replicates:
-        note = f"{study.protocol.seeds} fresh seeds, the same in every arm"
-        batch = desk.do("replicate", note, replicates)
-    found = verdicts(study, choices, replicates, desk.results)
+        desk.do("replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates)
+    found = verdicts(study, choices, desk.ledger.runs, desk.results)
     desk.folder.write("verdict.json", found)
     if found["exploratory"] and not study.resolved["exploratory"]:
         desk.folder.write("resolved.json", {**study.resolved, "exploratory": True})
-    if batch.failed:
-        return desk.incomplete(batch)
-    return Summary(bool(found["complete"]))
+    return desk.summary(complete=bool(found["complete"]))
 
 
 def _decide(desk: Desk) -> Decision:
-    found = tuning.points(desk.study.arms, desk.ledger.runs, desk.results)
-    return next_step(found, desk.study.protocol, baseline=desk.study.baseline)
+    study, untuned = desk.study, desk.untuned
+    if study.baseline in untuned:
+        return Decision("done", 0, note="a tuning run of the baseline failed at every try")
+    found = tuning.points(study.arms, desk.ledger.runs, desk.results)
+    tuned = {arm: points for arm, points in found.items() if arm not in untuned}
+    return next_step(tuned, study.protocol, baseline=study.baseline)
 
 
 def _replicates(study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int) -> list[Run]:
@@ -182,14 +120,7 @@ def _project(desk: Desk) -> None:
         result = desk.results.get(run["run_id"])
         asked = {"why": run["why"], "generation": run["generation"], "seed": run["seed"]}
         value = None if result is None else tuning.score(result)
-        told = {} if result is None else told_attributes(result)
+        told = {} if result is None else tuning.attributes(result)
         params = {"train.lr": run["lr"]}
         trials.append(Trial(run["arm"], run["trial"], run["run_id"], params, value, asked, told))
     desk.journal.project(dict.fromkeys(desk.study.arms, space), trials)
-
-
-def told_attributes(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the journal says beside the value: NaN is never a value without a reason."""
-    good = tuning.is_good(result)
-    told = {"outcome": result["outcome"], "stalled": result["stalled"]}
-    return told if good else {**told, "scored_as": "loss at initialisation", "reason": result.get("reason")}

@@ -1,6 +1,5 @@
 """Who starts jobs. An executor knows nothing of studies: it is given a job and says how the job ended."""
 
-import errno
 import importlib
 import time
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from andrea.errors import UserError
+from andrea.errors import UserError, disk_full, reason
 
 TRAINING = "andrea.training.job:run_job"
 """What a job calls, as `module:function`; the signature is that of `run_job`."""
@@ -141,15 +140,5 @@ def load_variants(script: Path) -> None:
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
     """The outcome and one line of reason for what a job raised."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if disk_full(seen):
-            return "disk", str(seen)
-        seen = seen.__cause__ or seen.__context__
-    first = (str(error).strip().splitlines() or [""])[0]
-    return "failed", f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def disk_full(error: BaseException) -> bool:
-    """Whether this error says that no space is left."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = disk_full(error)
+    return ("disk", str(full)) if full else ("failed", reason(error))

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from andrea.config import RunConfig, build
+from andrea.data.config import DataConfig
+from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
 from andrea.store.digest import digest
 from andrea.store.files import locked, write_atomic, write_json
@@ -21,8 +23,6 @@ from andrea.study.ablation import Ablation
 from andrea.study.matching import require_match
 from andrea.study.plans import ArmPlan, Plan, Request
 from andrea.study.sweep import Sweep
-
-__all__ = ["ArmPlan", "Plan", "Request", "freeze", "plan"]
 
 Progress = Callable[[str], None]
 
@@ -35,18 +35,25 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
         progress: is told what takes a while.
 
     Raises:
-        UserError: unknown or refused settings (all of them), bad budgets, a text that does not do, arms that differ
-            in size by more than the question allows.
+        UserError: unknown or refused settings (all of them), a variant that cannot be built and run, bad budgets, a
+            text that does not do, two arms that are one, arms that differ in size by more than the question allows.
         StudyError: the disk refused the prepared data.
     """
     spec = _overridden(request)
     name = _name(request.name or spec.name)
     asked = _asked_configs(spec)
-    prepared = _prepare(next(iter(asked.values())), store, progress or (lambda line: None))
-    arms = {arm: _arm(_label(spec, arm), config, prepared) for arm, config in asked.items()}
+    _rehearse(asked)
+    arms: dict[str, ArmPlan] = {}
+
+    def settle(prepared: Prepared) -> None:
+        """All that can be refused only now: a text that is refused gets no place in the cache."""
+        arms.update({arm: _arm(_label(spec, arm), config, prepared) for arm, config in asked.items()})
+        _require_different(arms, prepared.fingerprint)
+        if isinstance(spec, Ablation) and spec.match.on == "params":
+            require_match({k: arm.parameters for k, arm in arms.items()}, spec.baseline, spec.match.tolerance)
+
+    prepared = _prepare(next(iter(asked.values())).data, store, progress or (lambda line: None), settle)
     baseline = spec.baseline if isinstance(spec, Ablation) else None
-    if isinstance(spec, Ablation) and spec.match.on == "params":
-        require_match({k: arm.parameters for k, arm in arms.items()}, spec.baseline, spec.match.tolerance)
     variants = _variants(spec)
     kind = "ablation" if isinstance(spec, Ablation) else "sweep"
     named = _digest(spec, asked, prepared.fingerprint, variants[1] if variants else None)
@@ -93,11 +100,31 @@ def _asked_configs(spec: Ablation | Sweep) -> dict[str, RunConfig]:
     return {arm: spec.arm_config(arm) for arm in order}
 
 
+def _rehearse(asked: Mapping[str, RunConfig]) -> None:
+    """Build and run every model once, without numbers, before anything is read or written."""
+    from andrea.training.rehearsal import rehearse
+
+    for arm, config in asked.items():
+        rehearse(config.model, f"arm {arm}")
+
+
+def _require_different(arms: Mapping[str, ArmPlan], fingerprint: str) -> None:
+    """Refuse arms whose settings differ in writing alone: they would be one run, compared with itself."""
+    seen: dict[str, str] = {}
+    for name, arm in arms.items():
+        _, run_id = frozen.identify(arm.config, fingerprint, {})
+        if run_id in seen:
+            raise UserError(f"arms {seen[run_id]} and {name} train the same model; change one, or leave it out")
+        seen[run_id] = name
+
+
 def _label(spec: Ablation | Sweep, arm: str) -> str:
     return spec.label(arm) if isinstance(spec, Ablation) else arm
 
 
-def _prepare(config: RunConfig, store: RunStore | None, progress: Progress) -> Any:
+def _prepare(
+    data: DataConfig, store: RunStore | None, progress: Progress, check: Callable[[Prepared], None]
+) -> Prepared:
     from andrea.data.prepare import prepare
 
     if store is not None:
@@ -112,17 +139,17 @@ def _prepare(config: RunConfig, store: RunStore | None, progress: Progress) -> A
     def note(what: str, share: float) -> None:
         if what not in said:
             said.add(what)
-            progress(f"preparing {config.data.source}: {what}")
+            progress(f"preparing {data.source}: {what}")
 
-    return prepare(config.data, root, note)
+    return prepare(data, root, note, check)
 
 
-def _arm(label: str, asked: RunConfig, prepared: Any) -> ArmPlan:
+def _arm(label: str, asked: RunConfig, prepared: Prepared) -> ArmPlan:
     from andrea.data.batches import require_batches
     from andrea.model.accounting import flops_per_token, parameters
 
+    require_batches(prepared, asked.train.batch_size, asked.model.context)
     config = frozen.settle(asked, prepared.folder)
-    require_batches(prepared, config.train.batch_size, config.model.context)
     return ArmPlan(label, asked, config, parameters(config.model), flops_per_token(config.model).total)
 
 
@@ -157,8 +184,7 @@ def freeze(plan: Plan, store: RunStore) -> StudyFolder:
     """
     folder = StudyFolder(store.root / "studies" / plan.folder_name)
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        with locked(folder.path / "freeze.lock"):
+        with locked(folder.path / "freeze.lock", make_folder=True):
             # study.json is written last: a folder with it is whole, one without is written again.
             if not (folder.path / "study.json").exists():
                 _write(plan, folder.path)
@@ -172,12 +198,15 @@ def _write(plan: Plan, path: Path) -> None:
 
     now = datetime.now(UTC)
     asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
+    if isinstance(plan.spec, Sweep):
+        from andrea.study.trials import sampling
+
+        asked["sampling"] = sampling(plan.spec)
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True, width=100)
     write_atomic(path / "protocol.yaml", text)
     if plan.variants:
         shutil.copy2(plan.variants, path / plan.variants.name)
     device = next(iter(plan.arms.values())).config.train.device
-    known = plan.__dict__.get("seconds_per_run")
     resolved = {
         "fingerprint": plan.prepared.fingerprint,
         "data_folder": f"data/{plan.prepared.fingerprint}",
@@ -196,7 +225,6 @@ def _write(plan: Plan, path: Path) -> None:
         "platform": frozen.platform_of(device),
         # Whole seconds, as in results: what ends in the second of the freeze is not older than it.
         "frozen_at": now.isoformat(timespec="seconds"),
-        "estimate_s": sum(known.values()) * plan.runs_per_arm if known else None,
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
         "versions": env(device),

@@ -4,8 +4,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from andrea.config import RunConfig, build, merge
 from andrea.errors import StudyError, UserError
 from andrea.store.runs import RunStore
@@ -14,7 +12,7 @@ from andrea.study.events import Run
 from andrea.study.executors import Job, load_variants
 from andrea.verdict.protocol import Protocol
 
-PARTS = {"tune": "tune", "trial": "tune", "replicate": "verdict"}
+EVALUATED = {"tune": "tune", "trial": "tune", "replicate": "verdict"}
 """Where the runs of a phase are evaluated: tuning never reads what verdicts are made from."""
 
 
@@ -28,13 +26,9 @@ class FrozenStudy:
     def __init__(self, folder: StudyFolder, store: RunStore) -> None:
         self.folder, self.store = folder, store
         resolved = folder.read("resolved.json")
-        try:
-            asked = yaml.safe_load((folder.path / "protocol.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise StudyError(f"study {folder.path.name}: protocol.yaml cannot be read ({error})") from error
-        if resolved is None or not isinstance(asked, dict):
-            raise StudyError(f"study {folder.path.name}: resolved.json or protocol.yaml is missing or empty")
-        self.asked: dict[str, Any] = asked
+        if resolved is None:
+            raise StudyError(f"study {folder.path.name}: resolved.json is missing or empty")
+        self.asked = folder.protocol()
         self.resolved: dict[str, Any] = resolved
         self._jobs: dict[str, Job] = {}
         if self.variants:
@@ -133,7 +127,7 @@ class FrozenStudy:
 
     def _settled(self, row: dict[str, Any], seed: int) -> RunConfig:
         config = self._config(row["arm"], row.get("params"))
-        own: dict[str, Any] = {"seed": seed, "data.eval_part": PARTS[row["phase"]]}
+        own: dict[str, Any] = {"seed": seed, "data.eval_part": EVALUATED[row["phase"]]}
         if row.get("lr") is not None:
             own["train.lr"] = row["lr"]
         return RunConfig.model_validate(merge(config.model_dump(mode="json"), own))

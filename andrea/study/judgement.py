@@ -1,9 +1,10 @@
 """From the replicates in the store to verdict.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from andrea.store.versions import installed
 from andrea.study.events import Run
 from andrea.study.frozen import FrozenStudy
 from andrea.verdict.judge import judge, summarise
@@ -14,11 +15,11 @@ from andrea.verdict.seeds import replication_seed
 def verdicts(
     study: FrozenStudy,
     choices: Mapping[str, Mapping[str, Any]],
-    replicates: list[Run],
+    runs: Sequence[Run],
     results: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """The content of verdict.json, from whatever replicates have a result; missing ones are the judge's business."""
-    arms = {arm: _arm_data(study, arm, choices[arm], replicates, results) for arm in study.arms}
+    """The content of verdict.json, from whatever runs have a result; missing ones are the judge's business."""
+    arms = {arm: _arm_data(study, arm, choices[arm], runs, results) for arm in study.arms}
     baseline = arms[str(study.baseline)]
     others = [data for arm, data in arms.items() if arm != study.baseline]
     judged = judge(study.protocol, baseline, others)
@@ -27,7 +28,8 @@ def verdicts(
         "verdicts": [verdict.to_dict() for verdict in judged],
         "baseline": summarise(baseline, seeds).to_dict(),
         "method": METHOD,
-        "complete": all(run["run_id"] in results for run in replicates),
+        "versions": _versions(),
+        "complete": all(run["run_id"] in results for run in runs),
         "exploratory": any(data.exploratory for data in arms.values()),
     }
 
@@ -36,19 +38,24 @@ def _arm_data(
     study: FrozenStudy,
     arm: str,
     choice: Mapping[str, Any],
-    replicates: list[Run],
+    runs: Sequence[Run],
     results: Mapping[str, dict[str, Any]],
 ) -> ArmData:
-    mine = [run for run in replicates if run["arm"] == arm and run["run_id"] in results]
+    mine = [run for run in runs if run["arm"] == arm and run["run_id"] in results]
     return ArmData(
         name=arm,
-        runs={run["seed"]: _replicate(results[run["run_id"]]) for run in mine},
+        runs={run["seed"]: _replicate(results[run["run_id"]]) for run in mine if run["phase"] == "replicate"},
         edge=choice["edge"],
         regret=choice["regret"],
         hardly_tuned=choice["hardly_tuned"],
-        untrainable=choice["lr"] is None,
+        untrainable=choice["untrainable"],
         exploratory=any(_older(results[run["run_id"]], study.resolved["frozen_at"]) for run in mine),
     )
+
+
+def _versions() -> dict[str, str | None]:
+    """What a reader needs beside the method to draw the same regrets: numpy's normal stream may change with it."""
+    return {name: installed(name) for name in ("andrea", "numpy", "scipy")}
 
 
 def _replicate(result: Mapping[str, Any]) -> Replicate:

@@ -16,6 +16,9 @@ class Ledger:
 
     A study is planned by pure functions of the protocol and of results, so a resumed study derives the same lines.
     Where it does not, something that numbers depend on has changed under it (torch, the machine, andrea itself).
+
+    Lines that were planned `without` an arm, since its tuning runs failed, are provisional: where they are not derived
+    again they and all after them give way.
     """
 
     def __init__(self, folder: StudyFolder) -> None:
@@ -32,19 +35,27 @@ class Ledger:
         """Line `number` as an earlier command recorded it, or None."""
         return self._known[number] if number < len(self._known) else None
 
-    def expect(self, planned: Sequence[Run]) -> None:
+    def expect(self, planned: Sequence[Run], without: Sequence[str] = ()) -> None:
         """The next lines are these: compare what is recorded, append the rest.
 
+        Args:
+            without: arms that this plan had to leave out.
+
         Raises:
-            Replanned: a recorded line differs.
+            Replanned: a recorded line differs that is not provisional.
         """
         for run in planned:
-            number = len(self.runs)
-            if number < len(self._known):
-                self._compare(self._known[number], run, number)
+            line, number = {**run, "without": list(without)} if without else run, len(self.runs)
+            known = self.recorded(number)
+            if known and known.get("without") and known != line:
+                self._known = self._known[:number]
+                self._folder.write_runs(self._known)
+                known = None
+            if known is None:
+                self._folder.add_run(line)
             else:
-                self._folder.add_run(run)
-            self.runs.append(run)
+                self._compare(known, line, number)
+            self.runs.append(line)
 
     def _compare(self, known: Run, run: Run, number: int) -> None:
         if known == run:

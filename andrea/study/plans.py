@@ -109,10 +109,12 @@ class Plan:
         return differences({name: arm.parameters for name, arm in self.arms.items()}, self.baseline)
 
     def estimate_s(self, slots: int) -> float:
-        """About how many seconds the runs take that the store does not have, `slots` at once.
+        """About how many seconds the runs take that the store does not have, `slots` at once; 0 when nothing is left.
 
-        The first call trains the baseline for a few steps on this device.
+        The first call trains the baseline for a few steps on this device, if something is left.
         """
+        if self.store and StudyFolder(self.store.root / "studies" / self.folder_name).complete:
+            return 0.0
         done = self._done
         if isinstance(self.spec, Ablation):
             trials, seeds = self.spec.protocol.trials, self.spec.protocol.seeds
@@ -120,6 +122,8 @@ class Plan:
         else:
             left = {name: self.runs_per_arm - done.get(name, 0) for name in self.arms}
             plan = [estimate.Stretch(left)]
+        if not any(n for stretch in plan for n in stretch.runs.values()):
+            return 0.0
         return estimate.seconds(plan, self.seconds_per_run, slots)
 
     @cached_property

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from andrea.study.controller import Desk, Summary, told_attributes
+from andrea.study.desk import Desk, Summary
 from andrea.study.events import Run
 from andrea.study.sweep import Sweep
-from andrea.study.trials import Trial, propose
-from andrea.study.tuning import is_good, score
+from andrea.study.trials import Trial, propose, sampling
+from andrea.study.tuning import attributes, is_good, score
 from andrea.verdict.seeds import tuning_seed
 
 
@@ -17,7 +17,7 @@ def search(desk: Desk) -> Summary:
         runs = search.next_generation()
         batch = desk.do("trial", search.note(), runs)
         if batch.failed:
-            return desk.incomplete(batch)
+            return desk.summary(complete=False)
     desk.folder.write("best.json", search.best())
     return Summary(True)
 
@@ -66,8 +66,7 @@ class Search:
         if self.sweep.sampler == "grid":
             cells = self.sweep.cells() or []
             return cells[number]
-        tpe = self.sweep.tpe.arguments() if self.sweep.sampler == "tpe" else None
-        return propose(self.space, tpe, self.sweep.seed, history)
+        return propose(self.space, self.sweep.tpe_arguments, self.sweep.seed, history)
 
     def _history(self) -> list[Trial]:
         return [self._trial(trial) for trial in self.trials]
@@ -80,8 +79,8 @@ class Search:
         if len(results) < len(runs):
             return Trial(self.arm, trial["number"], runs[0]["run_id"], trial["params"], None, asked)
         value = sum(map(score, results)) / len(results)
-        attributes = told_attributes(next((result for result in results if not is_good(result)), results[0]))
-        return Trial(self.arm, trial["number"], runs[0]["run_id"], trial["params"], value, asked, attributes)
+        shown = attributes(next((result for result in results if not is_good(result)), results[0]))
+        return Trial(self.arm, trial["number"], runs[0]["run_id"], trial["params"], value, asked, shown)
 
     def best(self) -> dict[str, Any]:
         """best.json: the best good trial on top, every trial below it. Ties go to the earlier trial."""
@@ -97,8 +96,7 @@ class Search:
             "seed": self.sweep.seed,
             "generation": self.sweep.generation,
         }
-        if self.sweep.sampler == "tpe":
-            sampler["tpe"] = self.sweep.tpe.model_dump(mode="json")
+        sampler["sampling"] = sampling(self.sweep)
         return {**told, "trials": rows, "search": sampler, "complete": True}
 
     def _row(self, trial: dict[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,19 @@
 """What ablations and sweeps have in common: a question, a preset, and sections of settings for their runs."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema, field_validator
 
-from andrea.config import RunConfig, build, merge
+from andrea.config import RunConfig, build, dotted, merge
 from andrea.config import faults as faults_of
 from andrea.data.config import DataConfig
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 from andrea.model.config import PRESETS, ModelConfig
 from andrea.schema import Frozen
-from andrea.study.yamlspec import Where, dotted
+from andrea.study import yamlspec
+from andrea.study.yamlspec import Where
 from andrea.training.config import TrainConfig
 
 Model = Annotated[dict[str, Any], WithJsonSchema(ModelConfig.model_json_schema())]
@@ -47,9 +47,7 @@ class Sections(Frozen):
     @classmethod
     def _known_preset(cls, value: str | None) -> str | None:
         if value is not None and value not in PRESETS:
-            close = difflib.get_close_matches(value, PRESETS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(PRESETS)}"
-            raise ValueError(f"unknown preset {value!r}; {hint}")
+            raise ValueError(f"unknown preset {value!r}; {nearest(value, PRESETS)}")
         return value
 
     @property
@@ -108,9 +106,45 @@ class Sections(Frozen):
         changed._path = self._path
         return changed
 
+    def refused(self) -> Iterator[tuple[Where, str]]:
+        """What the file sets that is not its to set, or that does not go together: where in the file, and why."""
+        raise NotImplementedError
+
     def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
         """Faults of the runs' configurations: the arm or value in the file, the setting, what about it."""
         raise NotImplementedError
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file; the user's own variants beside it (`mine.py` for `mine.yaml`) are known from then on.
+
+        Raises:
+            UserError: the file cannot be read, or all its faults, each as `file:line: what`.
+        """
+        from andrea.catalogue import load_user_variants
+
+        source = yamlspec.read(path)
+        load_user_variants(path)
+        spec = source.validate(cls, cls._stand_ins(source.content))
+        if spec is not None:
+            for where, message in spec.refused():
+                source.fault(where, message)
+            for blamed, loc, message in spec.config_faults():
+                here = loc if source.has(loc[:1]) else ("preset",)
+                source.fault(blamed or here, f"{'.'.join(map(str, blamed[:2]))}: {message}" if blamed else message)
+        source.raise_faults()
+        assert spec is not None, "what does not fit has noted a fault"
+        return spec.at(path)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """JSON schema of the file, for editors."""
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema()}
+
+    @classmethod
+    def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What takes the place of required parts with a fault, so that the rest can be checked too."""
+        return {"question": "?"}
 
     def section_faults(self) -> Iterator[tuple[str, str]]:
         """Settings of the sections that are refused, dotted, and why."""
@@ -125,8 +159,7 @@ class Sections(Frozen):
         if key in self.REFUSED:
             return self.REFUSED[key]
         if head not in sections or "." not in key:
-            close = difflib.get_close_matches(head, sections, n=1)
-            return "unknown" + (f"; did you mean {close[0]}.…?" if close else f"; there are {', '.join(sections)}")
+            return f"unknown; {nearest(head, sections)}"
         return None
 
     def _sections(self) -> tuple[str, ...]:
@@ -144,6 +177,4 @@ def run_faults(settings: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
 
 def unknown(kind: str, name: str, known: Mapping[str, Any]) -> NoReturn:
     """Say that there is no such thing, and what comes close."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    raise UserError(f"no {kind} {name!r}; {hint}")
+    raise UserError(f"no {kind} {name!r}; {nearest(name, known)}")

@@ -7,17 +7,15 @@ space:
 
 import itertools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from andrea.config import RunConfig, build, merge
+from andrea.config import RunConfig, build, dotted, merge
 from andrea.schema import Frozen
-from andrea.study import yamlspec
 from andrea.study.sections import PART, Sections, run_faults
 from andrea.study.space import Dimension, corners
-from andrea.study.yamlspec import Where, dotted
+from andrea.study.yamlspec import Where
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -32,7 +30,7 @@ NOT_FOR_SPACE: Mapping[str, str] = {
 
 
 class TPE(Frozen):
-    """Arguments of Optuna's TPE sampler, all of them, so that none changes with the library."""
+    """Arguments of Optuna's TPE sampler that can be chosen; what becomes of all others stands in protocol.yaml."""
 
     n_startup_trials: int = Field(default=10, ge=1)
     """Random trials before the sampler models anything."""
@@ -44,23 +42,6 @@ class TPE(Frozen):
     """Whether conditional parameters are grouped; there are none here."""
     constant_liar: bool = True
     """Whether trials of the same generation avoid each other."""
-    gamma: Literal["default"] = "default"
-    """Good trials: Optuna's default, min(ceil(n / 10), 25). Recorded; Optuna no longer lets it be set."""
-    weights: Literal["default"] = "default"
-    """Weights of past trials: Optuna's default. Recorded, like gamma."""
-    prior_weight: Literal[1] = 1
-    """Weight of the prior. Recorded, like gamma."""
-    consider_prior: Literal[True] = True
-    """Whether the prior is used. Recorded, like gamma."""
-    consider_magic_clip: Literal[True] = True
-    """Whether small bandwidths are clipped. Recorded, like gamma."""
-    consider_endpoints: Literal[False] = False
-    """Whether the ends of a range bound bandwidths. Recorded, like gamma."""
-
-    def arguments(self) -> dict[str, Any]:
-        """What is handed to `optuna.samplers.TPESampler`; the rest is what the library does anyway."""
-        handed = {"n_startup_trials", "n_ei_candidates", "multivariate", "group", "constant_liar"}
-        return self.model_dump(include=handed)
 
 
 class Sweep(Sections):
@@ -101,6 +82,11 @@ class Sweep(Sections):
             return None
         return [dict(zip(self.space, cell, strict=True)) for cell in itertools.product(*(v or [] for v in values))]
 
+    @property
+    def tpe_arguments(self) -> dict[str, Any] | None:
+        """What is handed to `optuna.samplers.TPESampler`; None: it is not the sampler."""
+        return self.tpe.model_dump() if self.sampler == "tpe" else None
+
     def distributions(self) -> dict[str, "BaseDistribution"]:
         """Optuna's distributions by dotted setting. Imports optuna."""
         return {key: dimension.distribution(key) for key, dimension in self.space.items()}
@@ -109,15 +95,20 @@ class Sweep(Sections):
         """What does not go together: where in the file, and why."""
         for key, message in self.section_faults():
             yield tuple(key.split(".", 1)), message
+        unfit = list(self._space_faults())
+        yield from unfit or self.grid_faults()
         fixed = dotted({"model": self.model, "train": self.train})
-        for key, dimension in self.space.items():
-            why = self._not_searchable(key) or dimension.fault(key)
-            if why:
-                yield ("space", key), f"space.{key}: {why}"
+        for key in self.space:
             if key in fixed:
                 yield tuple(key.split(".", 1)), f"{key}: the sweep searches it; set it in one place"
         if self.sampler != "tpe" and "tpe" in self.model_fields_set:
             yield ("tpe",), f"tpe: has no effect with sampler {self.sampler}; drop one of the two"
+
+    def _space_faults(self) -> Iterator[tuple[Where, str]]:
+        for key, dimension in self.space.items():
+            why = self._not_searchable(key) or dimension.fault(key)
+            if why:
+                yield ("space", key), f"space.{key}: {why}"
 
     def grid_faults(self) -> Iterator[tuple[Where, str]]:
         """What a grid lacks: an end of its values, or the number of its cells."""
@@ -133,6 +124,8 @@ class Sweep(Sections):
 
     def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
         """Faults of the configurations that the space can lead to: value in the file, setting, what about it."""
+        if any(self._space_faults()):
+            return
         first: dict[str, Any] | None = None
         for params in corners(self.space, COMBINATIONS):
             first = params if first is None else first
@@ -160,34 +153,3 @@ class Sweep(Sections):
 
     def _why_not(self, key: str) -> str | None:
         return "the sweep searches it; copy the file to fix it" if key in self.space else super()._why_not(key)
-
-
-def load_sweep(path: Path) -> Sweep:
-    """Read a sweep; the user's own variants beside it (`mine.py` for `mine.yaml`) are known from then on.
-
-    Raises:
-        UserError: the file cannot be read, or all its faults, each as `file:line: what`.
-    """
-    from andrea.catalogue import load_user_variants
-
-    source = yamlspec.read(path)
-    load_user_variants(path)
-    sweep = source.validate(Sweep, {"question": "?"})
-    if sweep is not None:
-        refused = list(sweep.refused())
-        for where, message in refused:
-            source.fault(where, message)
-        if not any(where[:1] == ("space",) for where, _ in refused):
-            for where, message in sweep.grid_faults():
-                source.fault(where, message)
-            for blamed, loc, message in sweep.config_faults():
-                here = loc if source.has(loc[:1]) else ("preset",)
-                source.fault(blamed or here, f"space: {message}" if blamed else message)
-    source.raise_faults()
-    assert sweep is not None, "what is no sweep has noted a fault"
-    return sweep.at(path)
-
-
-def sweep_schema() -> dict[str, Any]:
-    """JSON schema of a sweep file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Sweep.model_json_schema()}

@@ -5,20 +5,23 @@ contradicts runs.jsonl it is written again.
 """
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from andrea.errors import disk_full
 from andrea.store.digest import digest
 from andrea.store.files import cut_torn_line
 from andrea.store.studies import StudyFolder
 from andrea.study.events import Observer
-from andrea.study.executors import disk_full
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
+
+    from andrea.study.sweep import Sweep
 
 JOURNAL = "optuna.journal"
 
@@ -152,9 +155,7 @@ def propose(
     states = optuna.trial.TrialState
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-        own = seed_of(seed, len(history))
-        samplers = optuna.samplers
-        sampler = samplers.RandomSampler(own) if tpe is None else samplers.TPESampler(**tpe, seed=own)
+        sampler = _sampler_class(tpe)(**(tpe or {}), seed=seed_of(seed, len(history)))
         study = optuna.create_study(direction="minimize", sampler=sampler)
         for trial in history:
             state = states.RUNNING if trial.value is None else states.COMPLETE
@@ -164,6 +165,29 @@ def propose(
                 )
             )
         return dict(study.ask(dict(space)).params)
+
+
+def sampling(sweep: "Sweep") -> dict[str, Any] | None:
+    """The sampler for the record: class, Optuna's version and every argument of the constructor; None for a grid.
+
+    An argument that is None is resolved by Optuna (`gamma`, say, to a function), so the version belongs to it.
+    """
+    if sweep.sampler == "grid":
+        return None
+    kind, asked = _sampler_class(sweep.tpe_arguments), sweep.tpe_arguments or {}
+    parameters = inspect.signature(kind).parameters
+    arguments = {name: asked.get(name, parameter.default) for name, parameter in parameters.items()}
+    return {
+        "class": f"optuna.samplers.{kind.__name__}",
+        "optuna": _optuna().__version__,
+        "arguments": arguments | {"seed": f"from sampler seed {sweep.seed} and the trial's number"},
+        "None": "Optuna's own default of that version",
+    }
+
+
+def _sampler_class(tpe: Mapping[str, Any] | None) -> Any:
+    samplers = _optuna().samplers
+    return samplers.RandomSampler if tpe is None else samplers.TPESampler
 
 
 def seed_of(seed: int, number: int) -> int:

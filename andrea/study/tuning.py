@@ -9,6 +9,7 @@ from typing import Any
 
 from andrea.study.events import Run
 from andrea.verdict.rates import Point
+from andrea.verdict.records import good
 from andrea.verdict.regret import regrets
 from andrea.verdict.tuning import Decision
 
@@ -20,7 +21,13 @@ CAP = 100.0
 
 def is_good(result: Mapping[str, Any]) -> bool:
     """Whether the run completed and learned: neither diverged, nor stalled, nor without a final loss."""
-    return result["outcome"] == "completed" and not result["stalled"] and _finite(result.get("loss"))
+    return good(result["outcome"], result["stalled"], result.get("loss"))
+
+
+def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What Optuna's journal says beside the score: one that is no final loss is never without a reason."""
+    told = {"outcome": result["outcome"], "stalled": result["stalled"]}
+    return told if is_good(result) else {**told, "scored_as": "loss at initialisation", "reason": result.get("reason")}
 
 
 def score(result: Mapping[str, Any]) -> float:
@@ -64,7 +71,7 @@ def choices(
 ) -> dict[str, dict[str, Any]]:
     """choices.json: the rate of every arm, how it was found, and the points it was found from.
 
-    An arm that no rate could train has `lr` None.
+    An arm that no rate could train has `lr` None and is `untrainable`; one of which a tuning run failed has `lr` None.
     """
     regret = regrets(decision.choices)
     found: dict[str, dict[str, Any]] = {}
@@ -73,12 +80,14 @@ def choices(
         tried = sorted((r for r in runs if r["phase"] == "tune" and r["arm"] == arm), key=lambda r: float(r["lr"]))
         if choice is None:
             why = "no good trial: every rate diverged or stalled" if arm in decision.untrainable else decision.note
+            if any(run["run_id"] not in results for run in tried):
+                why = "a tuning run failed at every try"
             told: dict[str, Any] = {"lr": None, "method": None, "note": why, "edge": None, "fit": None}
             told |= {"grid": decision.grid, "hardly_tuned": False}
         else:
             told = choice.to_dict()
-        told["regret"] = regret.get(arm)
-        told["points"] = [_told_point(run, results[run["run_id"]]) for run in tried]
+        told |= {"regret": regret.get(arm), "untrainable": arm in decision.untrainable}
+        told["points"] = [_told_point(run, results[run["run_id"]]) for run in tried if run["run_id"] in results]
         found[arm] = told
     return found
 

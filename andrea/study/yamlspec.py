@@ -137,15 +137,3 @@ def read(path: Path) -> Source:
     finally:
         loader.dispose()
     return source
-
-
-def dotted(settings: Mapping[str, Any], below: str = "") -> dict[str, Any]:
-    """Nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` is `{"model.n_layer": 2}`."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{below}{key}"
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat

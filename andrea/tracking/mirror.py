@@ -5,7 +5,6 @@ killed, repeated or left out without changing a number. This module imports no w
 """
 
 import contextlib
-import difflib
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from andrea.errors import StudyError, UserError
+from andrea.errors import StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import WandbMode, alone, pending
@@ -38,9 +37,7 @@ def resolve_mode(option: str | None) -> Literal["off", "offline", "online"]:
     for known in MODES:
         if mode == known:
             return known
-    close = difflib.get_close_matches(mode, MODES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(MODES)}"
-    raise UserError(f"{where}: unknown mode {asked!r}; {hint}")
+    raise UserError(f"{where}: unknown mode {asked!r}; {nearest(mode, MODES)}")
 
 
 def resolve_project(project: str | None) -> str:

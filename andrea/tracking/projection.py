@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from andrea.analysis.text import setting
+from andrea.config import dotted
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
@@ -71,11 +71,7 @@ def _name(planned: Mapping[str, Any]) -> str:
     parts = [planned["arm"]] if planned.get("arm") else []
     if planned.get("phase") == "trial" and planned.get("trial") is not None:
         parts.append(f"trial={planned['trial']}")
-    return " ".join([*parts, *(f"{key}={_short(value)}" for key, value in settings.items() if value is not None)])
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return " ".join([*parts, *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None)])
 
 
 def _tags(folder: StudyFolder, planned: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
@@ -84,43 +80,25 @@ def _tags(folder: StudyFolder, planned: Mapping[str, Any], result: Mapping[str, 
         folder.about.get("name"),
         folder.about.get("kind"),
         planned.get("arm"),
-        _protocol(folder).get("preset"),
+        folder.protocol().get("preset"),
         outcome if outcome != "completed" else None,
         "stalled" if result.get("stalled") else None,
     ]
     return list(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in found if tag))
 
 
-def _protocol(folder: StudyFolder) -> dict[str, Any]:
-    try:
-        return yaml.safe_load((folder.path / "protocol.yaml").read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        return {}
-
-
 def _config(folder: StudyFolder, store: RunStore, planned: Mapping[str, Any]) -> dict[str, Any]:
     """Flat, with dotted keys as on andrea's command line, so that every setting can be filtered on."""
     stored = store.config(planned["run_id"]) or {}
     resolved = stored.get("config", stored)
-    config = flatten({key: value for key, value in resolved.items() if key != "identity"})
-    config.update(flatten({"env": store.env(planned["run_id"]) or {}}))
+    config = dotted({key: value for key, value in resolved.items() if key != "identity"})
+    config.update(dotted({"env": store.env(planned["run_id"]) or {}}))
     config.update({key: value for key, value in planned.items() if not isinstance(value, Mapping)})
     frozen = folder.read("resolved.json") or {}
     config["study"] = folder.path.name
     config["ablation"] = folder.about.get("name")
     config.update({key: frozen[key] for key in ("baseline", "fingerprint", "exploratory") if key in frozen})
     return config
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"model": {"d_model": 48}}` as `{"model.d_model": 48}`; lists stay lists."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _history(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

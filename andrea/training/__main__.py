@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from andrea.config import build
-from andrea.errors import AndreaError, UserError
+from andrea.errors import AndreaError, UserError, reason
 from andrea.store.files import read_json
-from andrea.training.job import Job, reason
+from andrea.training.job import Job
 
 
 def main(arguments: list[str]) -> int:

@@ -4,16 +4,17 @@ The file is what `torch.save` writes, followed by its SHA-256: torch itself read
 """
 
 import hashlib
-import io
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from andrea.store.files import write_atomic
+from andrea.store.files import replacing
 
 FORMAT = 1
 DIGEST_BYTES = hashlib.sha256().digest_size
+BLOCK = 2**20
+"""Bytes read at once."""
 
 
 class CheckpointError(Exception):
@@ -26,10 +27,13 @@ def save(path: Path, state: dict[str, Any]) -> None:
     Raises:
         OSError: the disk is full; the checkpoint that was there stays.
     """
-    buffer = io.BytesIO()
-    torch.save({**state, "format": FORMAT}, buffer)
-    buffer.write(hashlib.sha256(buffer.getbuffer()).digest())
-    write_atomic(path, buffer.getvalue())
+    with replacing(path) as file:
+        writer = _Hashing(file)
+        try:
+            torch.save({**state, "format": FORMAT}, writer)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            raise writer.refused or error from error  # torch says only that its own count of bytes is off
+        file.write(writer.hash.digest())
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -38,11 +42,42 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     Raises:
         CheckpointError: torn, damaged, or of another format.
     """
-    data = path.read_bytes()
-    content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
-        raise CheckpointError("torn or damaged")
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    with path.open("rb") as file:
+        if not _whole(file, path.stat().st_size - DIGEST_BYTES):
+            raise CheckpointError("torn or damaged")
+        file.seek(0)
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     if state.get("format") != FORMAT:
         raise CheckpointError(f"format {state.get('format')}, this version reads {FORMAT}")
     return state
+
+
+class _Hashing:
+    """Hashes what is written on its way into a file, so that the state is never held a second time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.hash = file, hashlib.sha256()
+        self.refused: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.refused = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _whole(file: IO[bytes], size: int) -> bool:
+    """Whether the digest of the first `size` bytes is what follows them."""
+    found = hashlib.sha256()
+    while size > 0:
+        block = file.read(min(BLOCK, size))
+        if not block:
+            return False
+        found.update(block)
+        size -= len(block)
+    return file.read() == found.digest()

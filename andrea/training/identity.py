@@ -6,7 +6,6 @@ used, the platform, the route and the number of the repeat. What cannot change a
 
 import hashlib
 import importlib
-import importlib.metadata
 import platform as machine
 import socket
 import subprocess
@@ -18,22 +17,24 @@ import torch
 
 import andrea
 from andrea.config import RunConfig
-from andrea.data.batches import require_batches
+from andrea.data.batches import require_batches, windows
 from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
+from andrea.model.attention import Attention
 from andrea.model.config import VARIANTS, variant
+from andrea.model.gpt import GPT
+from andrea.model.variants import users_own
 from andrea.store.digest import digest
+from andrea.store.versions import installed
 from andrea.training import schedule
 
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
 """Settings of `train` that change bits but not the experiment."""
-DATA = ("eval_part", "eval_tokens", "curve_tokens")
-"""Settings of `data` that the fingerprint does not cover."""
 NEUTRAL: dict[str, Any] = {"train.kernels": "torch"}
 """Settings that mean, at this value, what was done before they existed: left out, so that older ids stay."""
-COMPONENTS: dict[str, int] = {"attention": 1, "batches": 1, "evaluation": 1, "loop": 1, "optimizer": 1, "schedule": 1}
-"""Numerics versions of what every run uses: raise one when the same input gives other bits. Variants carry their own
-(`numerics` of the class). Version 1 is left out of the identity, so a new component leaves older ids alone."""
+COMPONENTS: dict[str, int] = {"batches": 1, "evaluation": 1, "loop": 1, "optimizer": 1, "schedule": 1}
+"""Numerics versions of what trains the model: raise one when the same input gives other bits. The model's parts have
+theirs as `numerics` of the class. Version 1 is left out of the identity, so a new component leaves older ids alone."""
 
 
 def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> RunConfig:
@@ -103,16 +104,31 @@ def run_id(identity: dict[str, Any]) -> str:
 def canonical(cfg: RunConfig) -> dict[str, Any]:
     """The resolved configuration without what the fingerprint, the platform and the route say, inactive settings set to
     their defaults: two configurations that provably train the same have one canonical form."""
+    steps, seeds = schedule.steps(cfg), cfg.seeds
+    model = cfg.model.model_dump(mode="json")
+    model["mlp_dim"] = cfg.model.mlp_dim
+    if not any(users_own(part) for part in _parts(cfg).values()):
+        del model["mlp_ratio"]  # what ships reads the width that follows from it; a user's own may read anything
+    judged = windows(cfg.data.eval_tokens, cfg.model.context)
+    data = {
+        "eval_part": cfg.data.eval_part,
+        "eval_windows": judged,
+        "curve_windows": min(judged, windows(cfg.data.curve_tokens, cfg.model.context)),
+    }
     train = cfg.train.model_dump(mode="json", exclude={*ROUTE, "device"})
-    train["tokens"] = schedule.steps(cfg) * schedule.batch_tokens(cfg)
+    train["tokens"] = steps * schedule.batch_tokens(cfg)
+    train["warmup"] = schedule.warmup_steps(steps, cfg.train)
+    train |= {name: min(train[name], steps) for name in ("evals", "logs", "diagnostics")}
     if cfg.train.schedule == "constant":
         train["final_lr"] = type(cfg.train).model_fields["final_lr"].default
+    own = {"init_seed": seeds.init, "dropout_seed": seeds.dropout}
     return _without_neutral(
         {
-            "model": cfg.model.model_dump(mode="json"),
-            "data": cfg.data.model_dump(mode="json", include=set(DATA)),
+            "model": model,
+            "data": data,
             "train": train,
-            "seed": cfg.seed,
+            "seed": seeds.data,
+            **{name: seed for name, seed in own.items() if seed != seeds.data},
         }
     )
 
@@ -128,50 +144,48 @@ def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:
 
 def numerics(cfg: RunConfig) -> dict[str, Any]:
     """Versions above 1 of the components that this configuration uses, and digests of the sources of a user's own."""
-    versions: dict[str, Any] = {name: version for name, version in COMPONENTS.items() if version != 1}
-    for axis in VARIANTS:
-        name = getattr(cfg.model, axis)
-        chosen = variant(axis, name)
-        version = getattr(chosen, "numerics", 1)
-        if version != 1:
-            versions[f"{axis}={name}"] = version
-        if not chosen.__module__.startswith("andrea."):
-            versions[f"{axis}={name} source"] = _source_digest(chosen.__module__)
-    return versions
+    parts = _parts(cfg)
+    versions = COMPONENTS | {name: getattr(part, "numerics", 1) for name, part in parts.items()}
+    sources = {f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)}
+    return {name: version for name, version in versions.items() if version != 1} | sources
 
 
-def _source_digest(module: str) -> str:
-    source = importlib.import_module(module).__file__
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+def _parts(cfg: RunConfig) -> dict[str, type]:
+    """The classes of the model's parts."""
+    chosen = {axis: getattr(cfg.model, axis) for axis in VARIANTS}
+    variants = {f"{axis}={name}": variant(axis, name) for axis, name in chosen.items()}
+    return {"model": GPT, "attention": Attention, **variants}
+
+
+def _source_digest(part: type) -> str:
+    """Of the source that was loaded; the file may have been edited since."""
+    module = importlib.import_module(part.__module__)
+    loaded: str | None = getattr(module, "__andrea_digest__", None)
+    return loaded or (hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() if module.__file__ else "")
 
 
 def this_platform(device: str) -> dict[str, str]:
-    """What bits depend on besides the program: torch's minor version and the kind of processor."""
+    """What bits depend on besides the program: torch's minor version and the kinds of processors."""
     version = ".".join(torch.__version__.split(".")[:2])
+    cpu = f"{machine.machine()} {torch.backends.cpu.get_cpu_capability()}"
     if device == "cuda":
-        return {"torch": version, "device": torch.cuda.get_device_name()}
-    return {"torch": version, "device": f"{machine.machine()} {torch.backends.cpu.get_cpu_capability()}"}
+        # Initial weights are drawn on the CPU.
+        return {"torch": version, "device": torch.cuda.get_device_name(), "cpu": cpu}
+    return {"torch": version, "device": cpu}
 
 
 def env(device: str = "cpu") -> dict[str, Any]:
     """Where a run was trained: versions, git hash and dirty flag (None outside a checkout), host, device."""
     return {
-        "andrea": _version("andrea"),
+        "andrea": installed("andrea"),
         "python": machine.python_version(),
-        **{name: _version(name) for name in ("torch", "numpy", "pydantic", "tokenizers")},
+        **{name: installed(name) for name in ("torch", "numpy", "pydantic", "tokenizers")},
         "cuda": torch.version.cuda,
         "git": git_state(),
         "host": socket.gethostname(),
         "system": machine.platform(),
         **{f"platform_{key}": value for key, value in this_platform(device).items()},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 @cache

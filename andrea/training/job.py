@@ -5,11 +5,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from andrea.config import RunConfig
 from andrea.data.prepared import open_prepared
-from andrea.errors import AndreaError
+from andrea.errors import reason
 from andrea.schema import Frozen
 from andrea.store.runs import Claim, RunBusy, RunStore
 from andrea.training.identity import env
@@ -100,13 +98,3 @@ def _attempt(
             claim.fail(folder, reason(error), traceback.format_exc())
         raise
     return result
-
-
-def reason(error: BaseException) -> str:
-    """Why a run failed, in one line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
-        return f"out of memory: {text or 'the process got no more'}; lower train.micro_batch"
-    if isinstance(error, AndreaError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

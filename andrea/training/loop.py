@@ -1,7 +1,7 @@
 """The training step: forward, backward over micro-batches, clipping, AdamW, and sums that stay on the device.
 
 Step k is a function of the state after step k - 1, the configuration and k alone: batch, learning rate and dropout's
-random stream are all drawn from (seed, k). That is why a resumed run continues exactly.
+random stream are all drawn from (seeds, k). That is why a resumed run continues exactly.
 """
 
 import hashlib
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,13 +37,12 @@ class Trainer:
         self.step = 0
         self.device = torch.device(cfg.train.device)
         # Drawn on the CPU whatever the device, so that initial weights are the same everywhere.
-        self.model = build_model(cfg.model, cfg.seed)
+        self.model = build_model(cfg.model, cfg.seeds.init)
         self.model.to(self.device).train()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        compiled = cfg.train.compile == "on"
-        self.optimizer = make_optimizer(self.model, cfg.train, tensor_lr=compiled)
+        self.optimizer = make_optimizer(self.model, cfg.train)
         # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics use.
-        self.forward: Any = torch.compile(self.model) if compiled else self.model
+        self.forward: Any = torch.compile(self.model) if cfg.train.compile == "on" else self.model
         self._loss_sum, self._norm_sum, self._tail_sum, self._norm = (
             torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(4)
         )
@@ -55,10 +56,9 @@ class Trainer:
     def advance(self) -> None:
         """Train one step. Nothing here waits for the device."""
         cfg = self.cfg
-        x, y = batch(self.prepared, cfg.seed, self.step, cfg.train.batch_size, cfg.model.context)
-        seed_step(cfg.seed, self.step, self.device)
+        seed_step(cfg.seeds.dropout, self.step, self.device)
         set_lr(self.optimizer, schedule.lr(self.step, self.steps, cfg.train))
-        loss = self.backward(torch.from_numpy(x), torch.from_numpy(y))
+        loss = self.backward(*self._batch())
         norm = clip(self.parameters, cfg.train.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -84,11 +84,20 @@ class Trainer:
 
     def warm_up(self) -> None:
         """Compile before any clock runs, on a step whose gradients are thrown away."""
-        cfg = self.cfg
-        x, y = batch(self.prepared, cfg.seed, self.step, cfg.train.batch_size, cfg.model.context)
-        self.backward(torch.from_numpy(x), torch.from_numpy(y))
+        self.backward(*self._batch())
         self.optimizer.zero_grad(set_to_none=True)
         self.synchronize()
+
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        """The batch of this step on the host, ready to be copied to the device without a wait."""
+        cfg = self.cfg
+        x, y = batch(self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context)
+        return self._ready(x), self._ready(y)
+
+    def _ready(self, array: npt.NDArray[np.int64]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        # From pageable memory a copy to the GPU is waited for, whatever `non_blocking` says.
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from andrea.training.config import TrainConfig
 
 
-def make_optimizer(model: nn.Module, cfg: TrainConfig, *, tensor_lr: bool = False) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, cfg: TrainConfig) -> torch.optim.AdamW:
     """AdamW over every parameter once: a head tied to the embedding is one parameter.
 
-    Tensors of two and more dimensions are decayed, gains and biases never. With `tensor_lr` the rate is a tensor, which
-    a compiled step reads without being compiled again for every new value.
+    Tensors of two and more dimensions are decayed, gains and biases never. Its step is one fused call and is never
+    compiled: a compiled one would be compiled again for every new learning rate.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -24,7 +24,7 @@ def make_optimizer(model: nn.Module, cfg: TrainConfig, *, tensor_lr: bool = Fals
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=torch.tensor(cfg.lr) if tensor_lr else cfg.lr,
+        lr=cfg.lr,
         betas=(cfg.beta1, cfg.beta2),
         eps=cfg.adam_eps,
         fused=True,
@@ -32,12 +32,9 @@ def make_optimizer(model: nn.Module, cfg: TrainConfig, *, tensor_lr: bool = Fals
 
 
 def set_lr(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the rate of all groups, in place where it is a tensor."""
+    """Set the rate of all groups."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
+        group["lr"] = value
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:

@@ -266,7 +266,7 @@ class Run:
             "documents": final.documents(data.names) if final is not None and done else [],
             "steps": trainer.step,
             "tokens": tokens,
-            "unique_tokens": unique_tokens(self.prepared, cfg.seed, trainer.step, *shape),
+            "unique_tokens": unique_tokens(self.prepared, cfg.seeds.data, trainer.step, *shape),
             "epochs": epochs(self.prepared, tokens),
             "seconds": round(self.seconds, 3),
             "wall_seconds": round(self._wall(), 3),

@@ -28,13 +28,18 @@ def steps(cfg: RunConfig) -> int:
     return whole
 
 
+def warmup_steps(steps: int, cfg: TrainConfig) -> int:
+    """Steps over which the rate rises; the last step is never one of them."""
+    return min(round(cfg.warmup * steps), steps - 1)
+
+
 def lr(step: int, steps: int, cfg: TrainConfig) -> float:
     """Learning rate of a step, 0 ≤ step < steps.
 
     A linear warmup whose first step is already above zero, then the schedule's shape, whose last step runs exactly at
     the floor. A run of one step runs at the peak.
     """
-    warmup = min(round(cfg.warmup * steps), steps - 1)
+    warmup = warmup_steps(steps, cfg)
     if step < warmup:
         return cfg.lr * ((step + 1) / warmup)
     if cfg.schedule == "constant" or steps == 1:

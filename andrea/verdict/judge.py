@@ -109,7 +109,8 @@ def _frame(protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[
         sd=sd,
         interval=None if sd is None else paired.interval(values, alpha),
         fisher_p=paired.fisher(bad, counts["good"], other, theirs["good"]) if bad or other else None,
-        pairs_needed=None if sd is None else paired.pairs_needed(protocol.m - (regret or 0.0), sd, alpha),
+        pairs_needed=None if sd is None else paired.pairs_needed(protocol.m, sd, alpha),
+        pairs_needed_regret=None if sd is None else paired.pairs_needed(protocol.m - (regret or 0.0), sd, alpha),
         smallest_visible=None if sd is None else sd * paired.visible(len(values), alpha),
         tags=tags,
     )
@@ -206,7 +207,9 @@ def _what_would_tell(frame: Verdict) -> str:
         return f"neither a difference nor its absence shows, and no sensible number of pairs would see {frame.m:g} nats"
     if frame.pairs_needed <= frame.n:
         return f"a difference of {frame.m:g} nats would have shown, its absence does not: the effect is near that size"
-    return f"{frame.pairs_needed} pairs would see a difference of {frame.m:g} nats; here are {frame.n}"
+    more = frame.pairs_needed_regret
+    guarded = f" ({more} with the regret subtracted)" if more not in (None, frame.pairs_needed) else ""
+    return f"{frame.pairs_needed} pairs would see a difference of {frame.m:g} nats{guarded}; here are {frame.n}"
 
 
 def _uncertain(frame: Verdict, word: str) -> Verdict:
@@ -216,6 +219,10 @@ def _uncertain(frame: Verdict, word: str) -> Verdict:
 
 
 def _say(frame: Verdict, word: Word, cause: str, reason: str) -> Verdict:
-    # What survives a divergence is a selection, and what was measured differently is no difference: no interval.
-    interval = None if word in ("invalid", "unstable") else frame.interval
-    return replace(frame, verdict=word, cause=cause, reason=reason, interval=interval)
+    said = replace(frame, verdict=word, cause=cause, reason=reason)
+    if word != "invalid" and frame.n == sum(frame.counts.values()):
+        return said
+    # What survived a divergence, a crash or a kill is a selection, and what was measured differently is no
+    # difference: the pairs are there to be seen, and nothing is computed from them.
+    blank = replace(said, mean=None, sd=None, interval=None)
+    return replace(blank, pairs_needed=None, pairs_needed_regret=None, smallest_visible=None)

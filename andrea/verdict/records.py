@@ -1,5 +1,6 @@
 """What a verdict is made from, and what it says. Plain values, as they stand in `verdict.json`."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -10,6 +11,11 @@ Word = Literal["better", "worse", "equivalent", "unstable", "inconclusive", "inv
 
 METHOD = 1
 """Version of the method; a report regraded with a newer one says which verdicts change."""
+
+
+def good(outcome: str, stalled: bool | None, loss: float | None) -> bool:
+    """Whether a run completed, learned something and has a finite loss: only then is its loss a measurement."""
+    return outcome == "completed" and not stalled and loss is not None and math.isfinite(loss)
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Replicate:
     @property
     def good(self) -> bool:
         """Completed, learned something and has a loss."""
-        return self.outcome == "completed" and not self.stalled and self.loss is not None
+        return good(self.outcome, self.stalled, self.loss)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class ArmData:
     untrainable: bool = False
     """No tuning run of this arm was good: it has no rate and no replicates."""
     exploratory: bool = False
-    """Some of its runs are older than the freeze of the protocol."""
+    """Some of its runs, tuning or replicate, are older than the freeze of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class Verdict:
     """Fates of the arm's planned runs."""
     baseline_counts: dict[str, int]
     mean: float | None = None
-    """Mean difference, nats."""
+    """Mean difference, nats; None, like all that is computed from the pairs, unless every planned pair is good."""
     sd: float | None = None
     """Standard deviation of the differences: the noise against which the mean is judged."""
     interval: tuple[float, float] | None = None
@@ -141,7 +147,9 @@ class Verdict:
     fisher_p: float | None = None
     """Fisher's exact p that arm and baseline diverge or stall equally often; where either did."""
     pairs_needed: int | None = None
-    """Pairs that would see an effect of m − regret with 80 % power at this sd; None: no sensible number."""
+    """Pairs that would see an effect of m with 80 % power at this sd; None: no sensible number."""
+    pairs_needed_regret: int | None = None
+    """The same with the regret subtracted: an effect of m − regret, as better and worse must hold beyond it."""
     smallest_visible: float | None = None
     """Effect in nats that these n pairs see with 80 % power: context, no gate."""
     tags: list[str] = field(default_factory=list)

@@ -32,7 +32,8 @@ def regrets(choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0)
     Args:
         choices: every arm's choice, the baseline's too.
         draws: redrawn choices per arm.
-        seed: of the generator; arms are drawn in the order of their names.
+        seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal stream within a
+            version only, so numpy's version stands in verdict.json.
     """
     scatter, _ = pooled_scatter(choices)
     rng = np.random.default_rng(seed)
