@@ -19,7 +19,7 @@ def how(study: Study) -> list[Item]:
             items.append(Text(f"{key.capitalize()}: {study.protocol[key]}"))
     k = max(1, len(study.arms) - 1)
     facts = [
-        ("judged by", f"final loss on the verdict part, arm − {study.label(study.baseline or '')}, paired by seed"),
+        ("judged by", f"final loss on the verdict part, arm − {study.called(study.baseline or '')}, paired by seed"),
         ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
         (
             "test",
@@ -120,7 +120,7 @@ def costs(study: Study) -> list[Item]:
             numbers("n", "n", text.count),
             numbers(("seconds", "seconds_sd"), "time per training", _mean_seconds),
             numbers(("tokens_per_s", "tokens_per_s_sd"), "tokens/s", _mean_speed),
-            numbers("peak_memory_bytes", "peak memory (bytes)", text.big),
+            numbers("peak_memory_bytes", "peak memory", text.memory),
         ]
         caption = (
             "Means over the n completed replicates ± one standard deviation. Times and tokens/s are no benchmark: "
@@ -150,9 +150,9 @@ def differing(study: Study) -> list[Item]:
         items.append(Table("settings-that-differ", caption, frame, columns))
     groups = summaries.parameters(study)
     total = dict(zip(groups["arm"], groups["against"], strict=True))
-    others = [f"{study.label(arm)} {text.relative(share)}" for arm, share in total.items() if arm != study.baseline]
+    others = [f"{study.called(arm)} {text.relative(share)}" for arm, share in total.items() if arm != study.baseline]
     if others and len(groups.columns) > 3:
-        items.append(Text(f"Parameters against {study.label(study.baseline or '')}: {text.listing(others)}."))
+        items.append(Text(f"Parameters against {study.called(study.baseline or '')}: {text.listing(others)}."))
     return items
 
 
@@ -167,7 +167,7 @@ def configurations(study: Study) -> list[Item]:
             if lr is not None:
                 config = config | {"train": {**(config.get("train") or {}), "lr": lr}}
             items.append(
-                Code(f"Configuration of {study.label(arm)}, resolved", yaml.safe_dump(config, sort_keys=False))
+                Code(f"Configuration of {study.called(arm)}, resolved", yaml.safe_dump(config, sort_keys=False))
             )
     for environment, n in study.environments:
         body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)

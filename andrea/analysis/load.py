@@ -1,5 +1,6 @@
 """A study as tidy tables, whatever state it is in."""
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis import frames
-from andrea.analysis.text import note
+from andrea.analysis.text import listing, note
 from andrea.analysis.verdicts import arm_names, baseline_name, verdict_rows
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
@@ -30,7 +31,7 @@ VERDICTS = {
     "p_holm": "float: the same, Holm-adjusted over the arms",
     "tost_p": "float: larger p of the two one-sided tests against ±m",
     "fisher_p": "float: Fisher's exact test of the counts of failed trainings",
-    "regret": "float, nats: what the uncertainty of the chosen rates may have cost",
+    "regret": "float, nats: what the uncertainty of both chosen rates may have cost, the arm's and the baseline's",
     "pairs_needed": "int: pairs that would see m with 80 % power",
     "pairs_needed_regret": "int: pairs that would see m with the regret subtracted",
     "smallest_visible": "float, nats: smallest effect that these pairs can see",
@@ -136,6 +137,19 @@ class Study:
     def label(self, arm: str) -> str:
         """What the arm is called: its label, else its name."""
         return arm_label(self.protocol, self.resolved, arm)
+
+    def called(self, *arms: str) -> str:
+        """Arms in a sentence: a label that is a bare number has the factor before it, as in `mlp_ratio 1 and 8/3`."""
+        labels = [self.label(arm) for arm in arms]
+        bare = [label for label in labels if re.fullmatch(r"[-+]?[\d.]+(/[\d.]+)?", label)]
+        if len(bare) == len(labels) and bare:
+            return f"{self.factor} {listing(bare)}"
+        return listing([f"{self.factor} {label}" if label in bare else label for label in labels])
+
+    @property
+    def factor(self) -> str:
+        """What the arms differ in, short."""
+        return str(self.protocol.get("factor") or "arm").rpartition(".")[2]
 
     def replicates(self) -> pd.DataFrame:
         """The runs that verdicts compare."""

@@ -128,6 +128,14 @@ def lost(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "phase", "runs", "diverged", "stalled", "rates"])
 
 
+def still_falling(study: Study, run_ids: pd.Series) -> int:
+    """How many of these runs fell in evaluated loss by more than m in the last third of their tokens."""
+    evaluated = study.curves[(study.curves["kind"] == "eval") & study.curves["run_id"].isin(run_ids)]
+    late = evaluated[evaluated["tokens"] >= evaluated.groupby("run_id")["tokens"].transform("max") * 2 / 3]
+    by_run = late.sort_values("tokens").groupby("run_id")["loss"]
+    return int((by_run.first() - by_run.last() > (study.m or 0.0)).sum())
+
+
 def trial_values(study: Study) -> pd.DataFrame:
     """One row per trial of a sweep, in order: trial, generation, loss (mean score over its runs; NaN until all are
     there), n (finished runs), runs, ok (every run completed and learned), outcome (the worst), run_id (the first), and

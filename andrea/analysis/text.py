@@ -68,8 +68,8 @@ def rate(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A number to three significant digits, without an exponent where it can be."""
-    return NOTHING if absent(value) else _minus(f"{float(value):.3g}")
+    """A number to three significant digits, without an exponent."""
+    return NOTHING if absent(value) else _three(float(value))
 
 
 def probability(value: Any) -> str:
@@ -94,6 +94,11 @@ def big(value: Any) -> str:
         if abs(size) >= 0.9995 * 10**power:
             return f"{_three(size / 10**power)} {letter}"
     return _minus(f"{size:.0f}") if size.is_integer() else _three(size)
+
+
+def memory(value: Any) -> str:
+    """Bytes in MiB."""
+    return NOTHING if absent(value) else f"{count(float(value) / 2**20)} MiB"
 
 
 def seconds(value: Any) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from andrea.analysis import text
 from andrea.analysis.load import Study
-from andrea.analysis.summaries import UNFINISHED, lost
+from andrea.analysis.summaries import UNFINISHED, lost, still_falling
 
 CONDITION = "at the rate this protocol chose for each arm, on this corpus, at this size"
 
@@ -17,8 +17,28 @@ def answer(study: Study) -> str:
     reasons = dict.fromkeys(row["reason"] for row in rows)
     if all(row["verdict"] == "invalid" for row in rows) and len(reasons) == 1:
         return f"This study cannot answer: {rows[0]['reason']}."
-    said = "; ".join(_clause(study, row) for row in rows)
+    if len(rows) > 1:
+        said = _grouped(study, rows)
+    else:
+        said = _clause(study, rows[0])
     return f"{CONDITION[0].upper()}{CONDITION[1:]}, {said}."
+
+
+def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
+    """The arms by verdict; their numbers stand in the table below."""
+    base, groups = study.called(study.baseline or ""), {}
+    for row in rows:
+        groups.setdefault((row["verdict"], row["cause"]), []).append(row["arm"])
+    said = []
+    for (word, cause), arms in groups.items():
+        told = {
+            "better": f"better than {base}",
+            "worse": f"worse than {base}",
+            "equivalent": f"equivalent to {base} within ±{study.m:g} nats" if study.m else "",
+            "pending": "not judged yet",
+        }.get(word, word)
+        said.append(f"{study.called(*arms)} {'is' if len(arms) == 1 else 'are'} {text.judged(told, cause)}")
+    return "; ".join(said)
 
 
 def _not_yet(study: Study) -> str:
@@ -32,7 +52,7 @@ def _not_yet(study: Study) -> str:
 
 
 def _clause(study: Study, row: dict[Any, Any]) -> str:
-    arm, base = study.label(row["arm"]), study.label(study.baseline or "")
+    arm, base = study.called(row["arm"]), study.called(study.baseline or "")
     numbers = ""
     if not text.absent(row["mean"]):
         within = "" if text.absent(row["low"]) else f", {simultaneous(study)} {text.interval(row['low'], row['high'])}"
@@ -60,21 +80,47 @@ def simultaneous(study: Study) -> str:
     return f"simultaneous {text.percent(1 - float(study.rules.get('alpha', 0.05)))} interval"
 
 
+STALLED = "at the end still no better than the token frequencies"
+"""What *stalled* means."""
+
+
+def did_not_train(study: Study) -> str:
+    """What diverged or stalled, what stalled means, and what helps where the budget is what is short; else nothing."""
+    said = "; ".join(what_was_lost(study))
+    stalled = study.runs[study.runs["stalled"]]
+    if stalled.empty:
+        return said and f"{said}."
+    unigram = text.number(stalled["unigram_loss"].iloc[0], 2)
+    said += f". Stalled: {STALLED} (unigram {unigram} nats)."
+    more = f"train longer, with more --tokens than {text.count(stalled['tokens'].max())}."
+    if (study.choices.get(study.baseline or "") or {}).get("untrainable"):
+        return f"{said} No rate trained even the baseline: {more}"
+    if (stalled[stalled["phase"] == "replicate"]["arm"] == study.baseline).any():
+        return f"{said} Even the baseline stalled at its best rate: {more}"
+    falling = still_falling(study, stalled["run_id"])
+    if 2 * falling > stalled["run_id"].nunique():
+        counted = f"{falling} of {text.plural(stalled['run_id'].nunique(), 'stalled run')}"
+        return f"{said} The loss of {counted} was still falling, so the budget may be what is short: {more}"
+    return said
+
+
 def what_was_lost(study: Study) -> list[str]:
-    """A line for every arm and phase of which runs diverged or stalled."""
-    phases = {"tune": "tuning run", "replicate": "replicate", "trial": "trial"}
-    lines = []
+    """A line for every phase and the arms of which the same runs diverged or stalled."""
+    kinds = {"tune": "run in tuning", "replicate": "replicate", "trial": "trial"}
+    lines: dict[str, list[str]] = {}
     for row in lost(study).to_dict("records"):
-        n, kind = int(row["runs"]), phases.get(row["phase"], "run")
-        who = f"{study.label(row['arm'])}: " if study.kind != "sweep" else ""
+        n, kind = int(row["runs"]), kinds.get(row["phase"], "run")
+        counted = text.plural(n, kind, kind.replace("run", "runs", 1) if " " in kind else "")
         if n in (row["diverged"], row["stalled"]):
-            fate = "diverged" if row["diverged"] else "stalled"
-            lines.append(f"{who}all {text.plural(n, kind)} {fate}")
-            continue
-        counts = [f"{row[word]} {word}" for word in ("diverged", "stalled") if row[word]]
-        rates = f" at learning rate {text.listing([text.rate(r) for r in row['rates']])}" if row["rates"] else ""
-        lines.append(f"{who}{text.listing(counts)} of {text.plural(n, kind)}{rates}")
-    return lines
+            line = f"all {counted} {'diverged' if row['diverged'] else 'stalled'}"
+        else:
+            counts = [f"{row[word]} {word}" for word in ("diverged", "stalled") if row[word]]
+            rates = f", at learning rate {text.listing([text.rate(r) for r in row['rates']])}" if row["rates"] else ""
+            line = f"{text.listing(counts)} of {counted}{rates}"
+        lines.setdefault(line, []).append(row["arm"])
+    if study.kind == "sweep":
+        return list(lines)
+    return [f"{study.called(*arms)}: {'each ' if len(arms) > 1 else ''}{line}" for line, arms in lines.items()]
 
 
 def what_is_missing(study: Study) -> list[str]:
@@ -85,16 +131,16 @@ def what_is_missing(study: Study) -> list[str]:
         parts = [f"{int(counts[word])} {word}" for word in UNFINISHED if word in counts]
         if parts:
             lines.append(
-                f"{study.label(str(arm))}, {phase}: {text.listing(parts)} of {text.plural(len(runs), 'planned run')}"
+                f"{study.called(str(arm))}, {phase}: {text.listing(parts)} of {text.plural(len(runs), 'planned run')}"
             )
     for row in study.runs[study.runs["outcome"] == "failed"].to_dict("records"):
-        lines.append(f"run {row['run_id'][:12]} of {study.label(row['arm'])} failed: {text.plain(row['reason'])}")
+        lines.append(f"run {row['run_id'][:12]} of {study.called(row['arm'])} failed: {text.plain(row['reason'])}")
     if study.kind != "sweep":
         seeds = int(study.rules.get("seeds", 0))
         for arm in study.arms:
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
             if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):
-                lines.append(f"{study.label(arm)}: {text.plural(seeds - planned, 'replicate')} not planned yet")
+                lines.append(f"{study.called(arm)}: {text.plural(seeds - planned, 'replicate')} not planned yet")
         if not study.verdict:
             lines.append("the verdict: judged once, when every replicate is there")
     elif not study.best:

@@ -144,7 +144,8 @@ def _early(
             if baseline.untrainable
             else (f"{_unstable(frame.baseline_counts)} of {len(seeds)} baseline runs diverged or stalled")
         )
-        return _say(frame, "invalid", "under-trained", f"{what}: there is nothing to compare with")
+        said = f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
+        return _say(frame, "invalid", "under-trained", f"{said}, tune at lower rates where they diverged")
     if arm.untrainable:
         return _say(frame, "unstable", "no rate trains", "every tuning run diverged or stalled")
     if bad := _unstable(frame.counts):
@@ -204,12 +205,12 @@ def _late(frame: Verdict, alpha: float) -> Verdict:
 
 def _what_would_tell(frame: Verdict) -> str:
     if frame.pairs_needed is None:
-        return f"neither a difference nor its absence shows, and no sensible number of pairs would see {frame.m:g} nats"
+        return f"neither a difference nor its absence shows; no sensible number of pairs would see {frame.m:g} nats"
     if frame.pairs_needed <= frame.n:
         return f"a difference of {frame.m:g} nats would have shown, its absence does not: the effect is near that size"
     more = frame.pairs_needed_regret
     guarded = f" ({more} with the regret subtracted)" if more not in (None, frame.pairs_needed) else ""
-    return f"{frame.pairs_needed} pairs would see a difference of {frame.m:g} nats{guarded}; here are {frame.n}"
+    return f"would need about {frame.pairs_needed} pairs to see {frame.m:g} nats{guarded}; this study has {frame.n}"
 
 
 def _uncertain(frame: Verdict, word: str) -> Verdict:

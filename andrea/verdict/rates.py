@@ -243,5 +243,6 @@ def _why_argmin(window: Sequence[Point], fit: Fit | None, side: Side | None, har
     if hardly_tuned:
         return "rate hardly tuned: too few trials for midpoints"
     if len(window) < 4:
-        return f"only {len(window)} good points round the best: argmin"
-    return "not convex round the best: argmin" if fit is None else ""
+        points = "point" if len(window) == 1 else "points"
+        return f"the best rate tried was taken: only {len(window)} usable {points} for a fit"
+    return "the best rate tried was taken: the losses round it are not convex" if fit is None else ""
