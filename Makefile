@@ -22,6 +22,7 @@ help: ## Show the targets
 
 ablation: install ## Install andrea into .venv and ask whether pre-norm beats post-norm
 	$(BIN)/andrea ablate norm-placement $(ARGS)
+	@echo ". $(VENV)/bin/activate gives you the andrea command"
 
 test: lint fast slow ## Install what the tests need, check style and types, run every test
 

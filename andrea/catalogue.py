@@ -12,7 +12,7 @@ from typing import Literal
 import yaml
 
 import andrea
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, nearest, reason
 
 Kind = Literal["ablations", "sweeps", "reports"]
 ENDINGS: dict[Kind, str] = {"ablations": ".yaml", "sweeps": ".yaml", "reports": ".py"}
@@ -121,9 +121,9 @@ def load_user_variants(path: Path) -> UserVariants | None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"{script}:{_line(error, script)}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{script}:{_line(error, script)}: {reason(error)}") from error
     module.__dict__["__andrea_digest__"] = digest
     return UserVariants(script, digest)
 
@@ -173,7 +173,7 @@ def _is_module(path: Path) -> bool:
     return path.with_name(f"{path.name}.py").is_file() or any(path.glob("*.py"))
 
 
-def _line(error: Exception, script: Path) -> int:
+def _line(error: BaseException, script: Path) -> int:
     """The last line of the user's own file that the error went through."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return error.lineno or 1
@@ -202,5 +202,7 @@ def _file(kind: Kind, path: Path) -> Path:
         return path
     if path.is_dir():
         raise UserError(f"{path} is a folder; name one file in it")
+    if path.exists():
+        raise UserError(f"{path} is not a regular file")
     near = sorted(p.name for p in path.parent.glob(f"*{ENDINGS[kind]}")) if path.parent.is_dir() else []
     raise UserError(f"no file {path.absolute()}" + (f"; {nearest(path.name, near)}" if near else ""))

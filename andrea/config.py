@@ -1,6 +1,8 @@
 """One run, fully described: the rooms' configurations together, overrides, and the canonical form."""
 
+import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +16,30 @@ from andrea.schema import Frozen
 from andrea.training.config import TrainConfig
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+SHOWN = 80
+"""Characters of a wrong value that its message repeats."""
+PLAIN: Mapping[str, tuple[str, str]] = {
+    "null": ("~|null|Null|NULL|", "~nN"),
+    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": ("[-+]?[0-9]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
+"""What a plain word is besides text in YAML 1.2: its pattern, and the characters it may start with."""
+
+
+class Loader(yaml.SafeLoader):
+    """Reads plain words by YAML 1.2: `on`, `yes` and `no` are words, 1e-3 is a number, 010 is ten."""
+
+
+Loader.yaml_implicit_resolvers = {}
+for _tag, (_pattern, _first) in PLAIN.items():
+    _starts = [*_first, ""] if _tag == "null" else [*_first]
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _starts)
+Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(str(node.value)))
 
 
 class Seeds(NamedTuple):
@@ -50,15 +76,14 @@ class RunConfig(Frozen):
 
 
 def parse_value(text: str) -> Any:
-    """The value of an override: JSON first, then YAML, so that `1e-3` is a number and `null` is nothing."""
-    try:
+    """The value of an override: JSON, a YAML number, or a list or map between its brackets; else the text as it is."""
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
-    except json.JSONDecodeError:
-        pass
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    brackets = text.startswith(("[", "{")) and "*" not in text  # an alias could name what it stands in
+    if brackets or re.fullmatch(r"([-+]?[\w.~]+[-+]?\w*)?", text):
+        with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
+            return yaml.load(text, Loader)
+    return text
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -78,6 +103,16 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     if faults:
         raise UserError("--set: " + "; ".join(faults))
     return parsed
+
+
+def once(option: str, path: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse a setting that both an option and `--set` give: the option would hide what the other says.
+
+    Raises:
+        UserError: it is among the overrides.
+    """
+    if path in dotted(overrides):
+        raise UserError(f"{option} and --set {path} say the same thing: give one")
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,16 +158,24 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
     """Every fault of a pydantic error in the user's words: `model.d_modle: unknown; did you mean d_model?`."""
     lines = []
     for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"])
+        path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             message = f"unknown; {nearest(str(fault['loc'][-1]), _fields_at(schema, fault['loc'][:-1]))}"
         elif fault["type"] == "missing":
             message = "required and missing"
         elif not fault["type"].startswith("value_error"):
-            message = f"{message[0].lower()}{message[1:]}, not {fault['input']!r}"
+            message = f"{message[0].lower()}{message[1:]}, not {_shown(fault['input'])}"
         lines.append(f"{path}: {message}" if path else message)
     return lines
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    except (RecursionError, ValueError):  # too deep, or a number too long to write
+        return "this"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _fields_at(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

@@ -1,6 +1,8 @@
 """The two ways in which a command ends badly, told apart by their exit status, and the words for what went wrong."""
 
 import errno
+import functools
+import sys
 from collections.abc import Iterable
 
 
@@ -18,6 +20,12 @@ class UserError(AndreaError):
 
 class StudyError(AndreaError):
     """A run, a study or the disk failed on the way: the same command given again resumes."""
+
+
+@functools.cache
+def warn(line: str) -> None:
+    """Say on stderr what a reader should know though the command goes on; the same line once per process."""
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

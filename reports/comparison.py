@@ -66,20 +66,22 @@ def head(study: Study) -> list[Item]:
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
         items.append(Bullets(words.what_is_missing(study) or ["the study is being judged"]))
-    hardly = [study.label(arm) for arm in study.arms if (study.choices.get(arm) or {}).get("hardly_tuned")]
+    hardly = [arm for arm in study.arms if (study.choices.get(arm) or {}).get("hardly_tuned")]
     if hardly:
         said = f"{study.rules.get('trials')} learning rates per arm leave no room for midpoints"
         items.append(
-            Callout("Rate hardly tuned.", f"{said} ({text.listing(hardly)}): a difference may be one of rates.")
+            Callout("Rate hardly tuned.", f"{said} ({study.called(*hardly)}): a difference may be one of rates.")
         )
     if study.verdict.get("exploratory") or study.resolved.get("exploratory"):
-        items.append(Callout("Exploratory.", "Some runs are older than the frozen protocol.", "note"))
+        said = "Some runs were made before this protocol was frozen, by another study: they may have shaped it."
+        items.append(Callout("Exploratory.", said, "note"))
     items.append(verdicts(study))
-    lost = words.what_was_lost(study)
-    if lost:
-        items.append(Callout("Did not train.", "; ".join(lost) + "."))
-    if len(study.trials):
+    if lost := words.did_not_train(study):
+        items.append(Callout("Did not train.", lost))
+    if study.trials["ok"].any():
         items.append(rate_figure(study))
+    elif study.trials["score"].notna().any():
+        items.append(Text("No learning-rate curves: none of the runs in tuning that are done trained."))
     return items
 
 
@@ -90,9 +92,12 @@ def verdicts(study: Study) -> Table:
     )
     level = frame["level"].dropna()
     each = f" (each at {text.percent(level.iloc[0])})" if len(level) and len(study.arms) > 2 else ""
+    margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
+    stalled = f" Stalled: {words.STALLED}." if study.runs["stalled"].any() else ""
     caption = (
-        f"Final loss against {study.label(study.baseline or '')}, paired by seed; below 0 is better. Intervals are "
-        f"simultaneous: all hold together with {text.percent(1 - study.rules.get('alpha', 0.05))}{each}."
+        f"Final loss against {study.called(study.baseline or '')}, paired by seed; below 0 is better.{margin} "
+        f"Intervals are simultaneous: all hold together with {text.percent(1 - study.rules.get('alpha', 0.05))}{each}."
+        f"{stalled}"
     )
     columns = [
         Column("label", "arm"),
@@ -101,23 +106,23 @@ def verdicts(study: Study) -> Table:
         numbers(("low", "high"), "simultaneous interval", text.interval),
         numbers("n", "pairs", text.count),
         numbers("lr", "rate chosen", text.rate),
-        numbers(("diverged", "stalled"), "diverged, stalled", _two_counts),
+        numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts),
         Column("note", "note"),
     ]
-    return Table("verdicts", caption, frame, columns, mark="judged")
+    return Table("verdicts", caption, frame, columns, stacked=True, mark="judged")
 
 
-def _two_counts(diverged: Any, stalled: Any) -> str:
-    return f"{text.count(diverged)}, {text.count(stalled)}"
+def _two_counts(diverged: Any, stalled: Any, planned: Any) -> str:
+    return f"{text.count(diverged)}, {text.count(stalled)}" if planned else text.NOTHING
 
 
 def rate_figure(study: Study) -> Figure:
     """The learning-rate curves."""
     keys = {"○": "one run", "◆": "rate chosen"}
     if study.trials["stalled"].any():
-        keys["▽"] = "stalled, drawn at the loss of initialisation"
+        keys["▽"] = "stalled"
     if (study.trials["outcome"] == "diverged").any():
-        keys["✚"] = "diverged, drawn at the loss of initialisation"
+        keys["✚"] = "diverged"
     n = len(study.trials.dropna(subset=["score"]))
     spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
     said = f"Final loss on the tune part over the peak learning rate, {text.plural(n, 'run')}, one per arm and rate."
@@ -126,8 +131,11 @@ def rate_figure(study: Study) -> Figure:
             " Each line is the parabola fitted round the arm's best rate and spans the rates it was fitted to; its "
             "lowest point is the rate at which that arm was replicated. Wide valleys forgive, narrow ones do not."
         )
-    if rate_curves.COMPRESSED in str(spec):
-        said += " Above the dashed line the axis is compressed: there stands what no longer trained."
+    if rate_curves.FAILED in str(spec):
+        said += (
+            " Above the dashed line, off the scale, stands what did not train, a row per arm: it counts with the loss "
+            "at initialisation."
+        )
     return Figure("learning-rates", said, spec, legend(study), keys)
 
 
@@ -147,8 +155,8 @@ def per_seed(study: Study) -> list[Item]:
         return []
     arms = [arm for arm in study.arms if arm != study.baseline]
     caption = (
-        f"Each small mark is one seed: the arm's final loss minus {study.label(study.baseline or '')}'s with the "
-        "same initial draws and batches. The tick is their mean, the thick line its simultaneous interval. An arm "
+        f"Each small mark is one seed: the arm's final loss minus that of {study.called(study.baseline or '')} with "
+        "the same initial draws and batches. The tick is their mean, the thick line its simultaneous interval. An arm "
         "differs where the line misses 0 and does not matter where it lies inside the shaded band of ±m. No mean is "
         "drawn before the verdict, and none of an arm of which a pair is not whole."
     )
@@ -206,10 +214,11 @@ def rates(study: Study) -> list[Item]:
         Column("note", "note"),
     ]
     caption = (
-        "The rate of every arm. Regret: what the uncertainty of the fit may have cost, 95th percentile; a verdict "
-        "must hold with it subtracted. n = 1 run per rate, so these losses carry no interval and decide nothing."
+        "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). Regret: what the "
+        "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's and the baseline's "
+        "subtracted. n = 1 run per rate, so these losses carry no interval and decide nothing."
     )
-    return [Table("rates", caption, pd.DataFrame(rows), columns)] if len(study.trials) else []
+    return [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)] if len(study.trials) else []
 
 
 def losses(study: Study) -> list[Item]:
@@ -230,7 +239,7 @@ def losses(study: Study) -> list[Item]:
     later = pairs[pairs["tokens"] > pairs["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
-            f"The same as a difference to {study.label(study.baseline or '')} of the same seed ({band}), from 15 % "
+            f"The same as a difference to {study.called(study.baseline or '')} of the same seed ({band}), from 15 % "
             "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, not who is "
             "better: rates are still high there."
         )
@@ -256,7 +265,7 @@ def losses(study: Study) -> list[Item]:
 def layers(study: Study) -> list[Item]:
     """Gradient norms and the residual stream, block by block."""
     logged = study.layers[study.layers["phase"] == "replicate"]
-    keys = {"┄": "at initialisation", "─": "at the end, band from the lowest to the highest seed"}
+    keys = {"· · · ·": "at initialisation", "───": "at the end, band from the lowest to the highest seed"}
     told = {
         "grad_norm": (
             "gradient-norm-by-layer",
@@ -306,7 +315,7 @@ def noise(study: Study) -> list[Item]:
             numbers("smallest_visible", "smallest effect these pairs see (nats)"),
             numbers("pairs_needed", "pairs that would see m", text.count),
             numbers("pairs_needed_regret", "with the regret subtracted", text.count),
-            numbers("regret", "regret (nats)", text.small),
+            numbers("regret", "regret of both (nats)", text.small),
             numbers("p", "p", text.probability),
             numbers("p_holm", "p (Holm)", text.probability),
             numbers("tost_p", "p (equivalence)", text.probability),

@@ -83,14 +83,13 @@ def head(study: Study, trials: pd.DataFrame) -> list[Item]:
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
         items.append(Bullets(words.what_is_missing(study) or ["trials that are not proposed yet"]))
-    lost = words.what_was_lost(study)
-    if lost:
-        items.append(Callout("Did not train.", "; ".join(lost) + "."))
+    if lost := words.did_not_train(study):
+        items.append(Callout("Did not train.", lost))
     params = study.best.get("params")
     if params:
         options = " ".join(f"--set {name}={json.dumps(setting)}" for name, setting in params.items())
         items.append(Code("The best settings, as options", options, "sh", folded=False))
-    if trials["loss"].notna().any():
+    if trials["ok"].any():
         caption = (
             "Loss of every trial in the order of proposal; the line is the best so far (n = "
             f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials of this kind bring "
@@ -137,14 +136,16 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
 def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
     """One figure per parameter."""
     items: list[Item] = []
-    if not trials["loss"].notna().any():
-        return items
-    for name in summaries.parameter_names(study):
+    names = summaries.parameter_names(study)
+    others = (
+        " The other parameters vary too: the lower edge is what this one can reach, the spread above it their doing."
+    )
+    others = others if len(names) > 1 else ""
+    for name in names if trials["ok"].any() else []:
         log = searches.logarithmic(trials, name, study.protocol.get("space") or {})
         caption = (
             f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = {int(trials['n'].max())} per "
-            "trial. The other parameters vary too: the lower edge is what this one can reach, the spread above it "
-            "the others' doing."
+            f"trial.{others}"
         )
         spec = searches.piece(trials, name, log)
         items.append(Figure("slice-" + name.replace(".", "-").replace("_", "-"), caption, spec, keys=keys(trials)))

@@ -73,8 +73,8 @@ BAD_TEXTS = {
 def assert_refused(result, here, *parts):
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("andrea: ") and result.stderr.count("\n") == 1
-    # Whether a text is long enough is known when it is tokenized, which is said.
-    assert all(line.startswith("preparing ") for line in result.stdout.splitlines())
+    # Whether a text is long enough is known when it is tokenized, which is said; so is how much of it can be judged.
+    assert all(line.startswith(("preparing ", "data.eval_tokens ")) for line in result.stdout.splitlines())
     for part in parts:
         assert part in result.stderr
     assert contents(here / "work") == []
@@ -126,7 +126,11 @@ def test_a_store_of_a_newer_andrea_is_left_alone(here, command):
         (["status", "nothing"], ["'nothing'"]),
         (["dashboard", "nothing"], ["'nothing'"]),
         (["sync", "nothing"], ["'nothing'"]),
-        (["model", "show", "gpt3"], ["'gpt3'", "did you mean 'gpt2'?"]),
+        (["model", "show", "gpt3"], ["andrea: no preset 'gpt3'; did you mean 'gpt2'?"]),
+        (["model", "show", "tiny", "--variants", "none.py"], ["--variants none.py", "no such Python file"]),
+        (["train", "--variants", "none.py"], ["--variants none.py", "no such Python file"]),
+        (["list", "foo"], ["'KIND': 'foo' is not one of 'ablations'"]),
+        (["schema", "foo"], ["'what': 'foo' is not one of 'ablation'"]),
         (["data", "prepare", "text:nowhere.txt"], ["nowhere.txt"]),
         (["data", "prepare", "sotu", "--tokenizer", "bpe-12"], ["data.tokenizer", "257"]),
         (["data", "info", "sotu"], ["not prepared", "andrea data prepare sotu"]),
@@ -142,7 +146,7 @@ def test_a_wandb_mode_that_nobody_knows_is_refused(here, monkeypatch):
 
 
 def test_one_seed_is_no_ablation(here):
-    assert_refused(andrea("ablate", "norm-placement", "--seeds", "1"), here, "seeds", "2")
+    assert_refused(andrea("ablate", "norm-placement", "--seeds", "1"), here, "andrea: --seeds: ", "2")
 
 
 def test_inline_runs_one_at_a_time(here):
@@ -155,7 +159,8 @@ def test_each_fault_of_a_question_is_named_with_its_line(here):
     mine = here / "mine.yaml"
     mine.write_text(QUESTION + "protocol: {m: 0.05, seeds: none}\nmatch: {on: parms}\n")
     result = andrea("ablate", mine)
-    assert_refused(result, here, "mine.yaml:11: protocol.seeds", "mine.yaml:12: match.on")
+    assert_refused(result, here, "mine.yaml: line 11: protocol.seeds", "; line 12: match.on")
+    assert result.stderr.count("mine.yaml") == 1
 
 
 def test_a_refused_command_leaves_an_existing_runs_folder_as_it_was(here):

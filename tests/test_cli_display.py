@@ -8,6 +8,10 @@ from andrea.cli.display import Lines, Live, describe, make_display
 GRID = [{"run_id": f"r{i}", "arm": "post", "phase": "tune", "lr": 0.00316, "seed": 1_000_000} for i in range(4)]
 
 
+LABELS = {"pre": "pre-norm", "post": "post-norm"}
+STALLED = {"outcome": "completed", "stalled": True, "loss": 3.1, "initial_loss": 5.5, "tokens_per_s": 28_120.0}
+
+
 class Clock:
     """Time that passes when a test says so."""
 
@@ -87,7 +91,7 @@ def test_an_extended_grid_raises_the_total():
 def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
     work, clock = board()
     stream = io.StringIO()
-    display = make_display(work, stream)
+    display = make_display(work, stream, LABELS)
     assert type(display) is Lines
     with display:
         display.phase("grid", "5 rates, 2 arms")
@@ -95,17 +99,17 @@ def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
         display.started(GRID[0])
         display.progress(GRID[0], {"kind": "eval", "tokens": 0, "loss": 5.0})
         clock.now = 24.0
-        display.finished(GRID[0], {"outcome": "completed", "stalled": True, "loss": 3.1, "tokens_per_s": 28_120.0})
+        display.finished(GRID[0], STALLED)
         display.finished(GRID[1] | {"reused": True}, {"outcome": "completed", "loss": 2.6})
         display.finished(GRID[2], {"outcome": "diverged", "loss": None})
         display.failed(GRID[3], "out of\nmemory")
     lines = stream.getvalue().splitlines()
     assert lines == [
         "grid: 5 rates, 2 arms",
-        "[1/4] tune post lr 0.00316 seed 1000000: loss 3.1000, stalled, 28.1 k tokens/s, 24 s, 1 min 12 s left",
-        "[2/4] tune post lr 0.00316 seed 1000000: loss 2.6000 (in the store already), 48 s left",
-        "[3/4] tune post lr 0.00316 seed 1000000: diverged (in the store already), 24 s left",
-        "failed: tune post lr 0.00316 seed 1000000: out of memory",
+        "[1/4] tune post-norm lr 0.00316: loss 3.1000, stalled, scored as 5.5000, 28.1 k tokens/s, 24 s, "
+        "1 min 12 s left",
+        "2 of 4 runs are in the store already",
+        "failed: tune post-norm lr 0.00316: out of memory",
     ]
     assert not any(ord(c) < 32 for line in lines for c in line)
 
@@ -114,7 +118,7 @@ def test_a_terminal_gets_a_bar_and_a_row_per_running_job():
     from rich.console import Console
 
     work, _ = board()
-    display = Live(work, io.StringIO())
+    display = Live(work, io.StringIO(), LABELS, 0)
     display.phase("grid", "")
     display.started(GRID[0])
     display.progress(GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 12345.0})
@@ -122,17 +126,48 @@ def test_a_terminal_gets_a_bar_and_a_row_per_running_job():
     Console(file=out, width=100).print(display._panel())
     head, row = out.getvalue().splitlines()
     assert head.startswith("grid") and "0/4 runs" in head
-    assert " ".join(row.split()) == "tune post lr 0.00316 seed 1000000 50% loss 2.5000 12.3 k tokens/s"
+    assert " ".join(row.split()) == "tune post-norm lr 0.00316 50% loss 2.5000 12.3 k tokens/s"
 
 
 def test_arms_named_like_markup_are_shown_as_they_are():
     work, _ = board()
     out = io.StringIO()
-    display = Live(work, out)
+    display = Live(work, out, {}, 0)
     display.say("[red]arm[/red] done")
     assert out.getvalue() == "[red]arm[/red] done\n"
 
 
 def test_a_sweeps_run_is_described_by_its_parameters():
-    run = {"run_id": "x", "phase": "trial", "params": {"train.lr": 0.0031622, "train.weight_decay": 0.1}}
-    assert describe(run) == "trial lr 0.003162 weight_decay 0.1"
+    run = {
+        "run_id": "x",
+        "arm": "lr",
+        "phase": "trial",
+        "trial": 3,
+        "params": {"train.lr": 0.0031622, "train.weight_decay": 0.1},
+    }
+    assert describe(run, {}) == "trial 3 lr 0.00316 weight_decay 0.1"
+
+
+def test_what_a_resume_finds_in_the_store_is_not_told_run_by_run():
+    work, _ = board(estimate=0.0)
+    stream = io.StringIO()
+    with make_display(work, stream, LABELS, known=3) as display:
+        display.phase("grid", "2 rates common to all arms")
+        display.planned(GRID[:2])
+        for run in GRID[:2]:
+            display.finished(run, STALLED)
+        display.phase("extension", "best of pre, post at the low edge")
+        display.planned(GRID[2:])
+        display.finished(GRID[2], STALLED)
+        assert stream.getvalue() == ""
+        display.started(GRID[3])
+    assert stream.getvalue() == "extension: best of pre-norm, post-norm at the low edge\n"
+
+
+def test_a_generation_of_a_sweep_is_told_as_it_is():
+    work, _ = board()
+    stream = io.StringIO()
+    with make_display(work, stream) as display:
+        display.phase("trial", "trials 2 to 3 of 0 to 4")
+        display.started({"run_id": "x"})
+    assert stream.getvalue() == "trials 2 to 3 of 0 to 4\n"

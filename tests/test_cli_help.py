@@ -32,14 +32,14 @@ RUN = {
 OPTIONS = {
     "ablate": RUN,
     "sweep": RUN,
-    "train": {"--preset", "--set", "--tokens", "--seed", "--device", "--runs", "--json"},
+    "train": {"--preset", "--set", "--variants", "--tokens", "--seed", "--device", "--runs", "--json"},
     "report": {"STUDY...", "--format", "--out", "--kind", "--runs", "--json"},
     "status": {"STUDY", "--runs", "--json"},
     "dashboard": {"STUDY", "--port", "--host", "--runs"},
     "sync": {"STUDY", "--online", "--runs"},
     "list": {"KIND", "--runs", "--json"},
-    "model show": {"PRESET", "--set", "--batch", "--json"},
-    "model compare": {"PRESET...", "--set", "--json"},
+    "model show": {"PRESET", "--set", "--variants", "--batch", "--json"},
+    "model compare": {"PRESET...", "--set", "--variants", "--json"},
     "data prepare": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
     "data info": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
     "doctor": {"--runs", "--json"},
@@ -105,7 +105,15 @@ def test_s46_help_loads_nothing_heavy(arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list"], ["status"], ["model", "show", "gpt2"], ["schema"], ["doctor", "--help"], ["list", "presets", "--json"]],
+    [
+        ["list"],
+        ["list", "variants"],
+        ["status"],
+        ["model", "show", "gpt2"],
+        ["schema"],
+        ["doctor", "--help"],
+        ["list", "presets", "--json"],
+    ],
 )
 def test_s46_reading_commands_load_no_torch(tmp_path, arguments):
     code = (

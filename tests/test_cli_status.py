@@ -79,7 +79,47 @@ def test_a_finished_study_is_done_and_shows_its_verdicts(runs):
     )
     text = andrea("status", "norm-placement", "--runs", runs).stdout
     assert "verdict: post is worse" in text
+    assert "post worse" in text.splitlines()[1]
     assert json.loads(andrea("status", "--runs", runs, "--json").stdout)[0]["phase"] == "done"
+
+
+def test_the_overview_says_in_a_few_words_what_came_out(runs):
+    study = StudyFolder(runs / "studies" / "norm-placement-ab12cd")
+    study.write("resolved.json", {"arms": {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}})
+
+    def shown(name, content):
+        study.write(name, {"complete": True, **content})
+        return andrea("status", "--runs", runs).stdout
+
+    one = [{"arm": "post", "verdict": "worse"}]
+    assert shown("verdict.json", {"verdicts": one}).splitlines()[1].endswith("  post-norm worse")
+    several = [
+        {"arm": arm, "verdict": verdict} for arm, verdict in zip("abc", ("worse", "better", "worse"), strict=True)
+    ]
+    text = shown("verdict.json", {"verdicts": several, "exploratory": True})
+    assert text.splitlines()[1].endswith("  2 worse, 1 better (exploratory)")
+    assert text.splitlines()[-1].startswith("exploratory: some runs were there before")
+    best = {"train.lr": 0.0046845, "train.warmup": 0.1}
+    assert "  best lr 0.00468, warmup 0.1\n" in shown("best.json", {"params": best}).replace(" (exploratory)", "")
+    assert "tune post-norm lr 0.0001" in andrea("status", "norm-placement", "--runs", runs).stdout
+
+
+@pytest.mark.parametrize("command", ["status", "report", "dashboard", "sync"])
+def test_a_bare_name_of_several_studies_says_which_is_the_latest(runs, command):
+    newer = StudyFolder(runs / "studies" / "norm-placement-ef34ab")
+    newer.path.mkdir()
+    newer.write("study.json", {"kind": "ablation", "name": "norm-placement", "created": "2026-12-01"})
+    said = "2 studies are named norm-placement; this is the latest, norm-placement-ef34ab\n"
+    assert andrea(command, "norm-placement", "--runs", runs).stderr.startswith(said)
+    assert "studies are named" not in andrea(command, "norm-placement-ef34ab", "--runs", runs).stderr
+    assert "latest" in andrea(command, "--help").stdout
+
+
+def test_list_variants_says_axis_name_and_what_it_is():
+    lines = andrea("list", "variants").stdout.splitlines()
+    assert any(line.split()[:2] == ["activation", "swiglu"] and len(line.split()) > 3 for line in lines)
+    schema = json.loads(andrea("schema", "run").stdout)["$defs"]["ModelConfig"]["properties"]
+    assert schema["norm_placement"]["examples"] == ["pre", "post"]
 
 
 def test_an_unknown_study_gets_a_did_you_mean(runs):
@@ -182,4 +222,4 @@ def test_a_missing_dashboard_is_one_line_with_the_install_command(tmp_path, runs
     (runs / "studies" / "norm-placement-ab12cd" / "optuna.journal").write_text("")
     result = andrea("dashboard", "norm-placement", "--runs", runs)
     assert result.exit_code == 2
-    assert result.stderr == "andrea: the dashboard is an extra: pip install 'andrea[dash]'\n"
+    assert result.stderr == "andrea: the dashboard is an extra: pip install optuna-dashboard\n"

@@ -97,3 +97,60 @@ def test_a_run_that_another_process_trains_is_left_to_it(place):
         result = train(folder, *config)
     assert result.exit_code == 1
     assert "is being trained by another process" in result.stderr
+
+
+def test_a_users_own_variant_is_trained_and_shown_and_its_source_is_part_of_the_run(place, tmp_path):
+    from andrea.model.config import VARIANTS
+
+    folder, _ = place
+    script = tmp_path / "own.py"
+    text = (
+        "from andrea.model.config import register\n"
+        "from andrea.model.mlps import Relu\n"
+        "class Mine(Relu): pass\n"
+        "register('activation', 'by_hand', f'{__name__}:Mine')\n"
+    )
+    own = ["--variants", str(script), "--set", "model.activation=by_hand"]
+
+    def trained(source):
+        script.write_text(source)
+        result = train(folder, *own, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    try:
+        first = trained(text)
+        identity = json.loads((Path(first["folder"]) / "config.json").read_text())["identity"]
+        assert "activation=by_hand source" in identity["numerics"]
+        assert trained(text + "# changed\n")["run_id"] != first["run_id"]
+        for command in (["show", "tiny"], ["compare", "tiny", "gpt2"]):
+            shown = RUNNER.invoke(app, ["model", *command, *own], prog_name="andrea")
+            assert shown.exit_code == 0, shown.output
+    finally:
+        VARIANTS["activation"].pop("by_hand", None)
+
+
+def test_a_variant_that_cannot_be_built_is_refused(place, tmp_path):
+    from andrea.model.config import VARIANTS
+
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "from andrea.model.config import register\n"
+        "from andrea.model.mlps import Relu\n"
+        "class Mine(Relu):\n"
+        "    @classmethod\n"
+        "    def build(cls, cfg): raise RuntimeError('not yet')\n"
+        "register('activation', 'broken', f'{__name__}:Mine')\n"
+    )
+    try:
+        result = train(place[0], "--variants", str(script), "--set", "model.activation=broken")
+    finally:
+        VARIANTS["activation"].pop("broken", None)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "andrea: --variants, model.activation 'broken' (broken.py:5): RuntimeError: not yet"
+    )
+
+
+def test_epochs_have_three_digits(place):
+    assert "(0.00 epochs)" not in train(place[0]).stdout

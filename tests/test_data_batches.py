@@ -124,7 +124,7 @@ def test_the_curve_is_an_even_subset_of_the_windows(prepared: Prepared) -> None:
     full = judged(prepared)
     assert full.curve.tolist() == [2, 6, 10, 14, 18]
     assert full.curve_bytes == int(prepared.token_bytes()[full.y[full.curve]].sum())
-    assert judged(prepared, curve=10**9).curve.tolist() == list(range(20))
+    assert judged(prepared, curve=20 * T).curve.tolist() == list(range(20))
 
 
 def test_every_target_knows_its_document(prepared: Prepared) -> None:

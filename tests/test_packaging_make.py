@@ -49,6 +49,7 @@ def test_torch_is_installed_first_and_its_arguments_are_handed_to_pip(tmp_path: 
     assert "^torch==" in steps[0]
     assert "install -e . -c constraints.txt" in steps[1]
     assert "andrea ablate norm-placement --seeds 3" in plan
+    assert f'echo ". {tmp_path}/none/bin/activate gives you the andrea command"' in plan.splitlines()
 
 
 def test_a_missing_python_is_one_clear_line(tmp_path: Path) -> None:

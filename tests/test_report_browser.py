@@ -33,6 +33,8 @@ PROBE = """
     svgs: document.querySelectorAll(".plot.vega-embed svg").length,
     wide: [...document.querySelectorAll(".plot svg")]
       .filter((svg) => svg.getBoundingClientRect().right > innerWidth).length,
+    cut: [...document.querySelectorAll("table.stacked")]
+      .filter((table) => table.scrollWidth > table.parentElement.clientWidth).length,
     requests: performance.getEntriesByType("resource")
       .map((entry) => entry.name).filter((name) => !name.startsWith("data:")),
     paper: luminance(style.backgroundColor), ink: luminance(style.color),
@@ -120,6 +122,7 @@ def test_a_click_in_the_legend_hides_an_arm_and_tables_sort(chromium: str, page:
 def test_on_a_phone_nothing_scrolls_sideways(chromium: str, page: Path, tmp_path: Path) -> None:
     told, console = look(chromium, page, tmp_path, 360)
     assert told["width"] == 360 and told["scroll"] <= 360 and told["wide"] == 0
+    assert told["cut"] == 0, "the verdicts and the protocol are read without scrolling in their boxes"
     assert console == ""
 
 

@@ -41,7 +41,9 @@ def faults(tmp_path: Path, text: str) -> list[str]:
     path = written(tmp_path, text)
     with pytest.raises(UserError) as caught:
         Ablation.load(path)
-    return str(caught.value).replace(f"{path}:", "").splitlines()
+    told = str(caught.value)
+    assert told.count(str(path)) == 1  # however many faults
+    return [line.strip().removeprefix("line ") for line in told.replace(f"{path}:", "").splitlines()]
 
 
 def change(old: str, new: str) -> str:

@@ -93,8 +93,8 @@ def test_a_full_disk_in_a_child_is_told_apart_from_a_failure(tmp_path):
 def test_s69_a_child_that_hangs_is_ended_after_its_time(tmp_path):
     job = one_job(tmp_path)
     misbehave(tmp_path, "hang")
-    end = ended(local(timeout_s=1.0), job)
-    assert (end.outcome, end.reason) == ("failed", "timed out after 1 s")
+    end = ended(local(hung_s=1.0), job)
+    assert (end.outcome, end.reason) == ("failed", "hung: the worker used no processor time for 1 s")
 
 
 def test_s29_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):

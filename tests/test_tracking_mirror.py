@@ -208,7 +208,9 @@ def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(st
     folder = make_study(store)
     broken = finished(store, folder, "pre", 1)
     finished(store, folder, "pre", 2)
-    (store.folder(broken["run_id"]) / "metrics.jsonl").write_text("not json\n")
+    metrics = store.folder(broken["run_id"]) / "metrics.jsonl"
+    metrics.unlink()
+    metrics.mkdir()
     lines: list[str] = []
     with Mirror(folder, store, "offline", warn=lines.append) as mirror:
         mirror.finished({}, {})

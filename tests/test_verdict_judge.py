@@ -71,7 +71,7 @@ def test_noise_is_inconclusive_and_says_how_many_pairs_would_see_m() -> None:
     verdict = one(shifted("a", 0.02, noise=0.1))
     assert str(verdict) == "inconclusive"
     assert verdict.pairs_needed is not None and verdict.pairs_needed > 5
-    assert f"{verdict.pairs_needed} pairs would see a difference of 0.05" in verdict.reason
+    assert f"about {verdict.pairs_needed} pairs to see 0.05 nats; this study has 5" in verdict.reason
 
 
 def test_pairs_needed_are_for_m_and_the_regret_has_a_number_of_its_own() -> None:
@@ -80,7 +80,7 @@ def test_pairs_needed_are_for_m_and_the_regret_has_a_number_of_its_own() -> None
     assert unsure.pairs_needed == sure.pairs_needed == paired.pairs_needed(0.05, sure.sd, 0.05)
     assert unsure.pairs_needed_regret == paired.pairs_needed(0.02, sure.sd, 0.05)
     assert sure.pairs_needed_regret == sure.pairs_needed
-    assert f"{unsure.pairs_needed} pairs would see a difference of 0.05 nats" in unsure.reason
+    assert f"about {unsure.pairs_needed} pairs to see 0.05 nats" in unsure.reason
     assert f"({unsure.pairs_needed_regret} with the regret subtracted)" in unsure.reason
     assert "regret" not in sure.reason
 
@@ -132,7 +132,8 @@ def test_an_arm_that_always_stalls_has_counts_and_fishers_p() -> None:
 
 def test_arms_without_a_rate_are_unstable_and_such_a_baseline_invalid() -> None:
     assert str(one(ArmData("a", untrainable=True))) == "unstable (no rate trains)"
-    assert str(one(shifted("a", 0.0), ArmData("base", untrainable=True))) == "invalid (under-trained)"
+    never = one(shifted("a", 0.0), ArmData("base", untrainable=True))
+    assert str(never) == "invalid (under-trained)" and "train longer (--tokens)" in never.reason
 
 
 def test_a_rate_at_the_edge_of_either_arm_is_inconclusive() -> None:

@@ -159,7 +159,7 @@ def test_three_good_points_give_the_argmin_and_say_so() -> None:
     choice = choose(points, GRID)
     assert choice.method == "argmin"
     assert choice.lr == 0.00316
-    assert "3 good points" in choice.note
+    assert "3 usable points" in choice.note
     assert choice.fit is not None, "which still tells what the argmin may cost"
 
 

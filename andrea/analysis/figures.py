@@ -35,8 +35,8 @@ def differences(pairs: pd.DataFrame, verdicts: pd.DataFrame, m: float | None, ar
     dots["drawn"] = dots["difference"].clip(*domain)
     x: dict[str, Any] = {
         "scale": alt.Scale(domain=domain, nice=False),
-        "title": f"difference of final loss to {arms[0]} (nats); left is better",
-        "axis": alt.Axis(format="+.3~f", tickCount=6),
+        "title": [f"difference to {arms[0]} (nats)", "left is better"],
+        "axis": alt.Axis(format="+.3~f", tickCount=marks.FEW),
     }
     row = alt.Y(
         "arm:N", title=None, sort=shown, scale=alt.Scale(domain=shown), axis=alt.Axis(labelLimit=160, ticks=False)

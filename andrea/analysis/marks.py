@@ -9,6 +9,8 @@ import pandas as pd
 
 from andrea.analysis import theme
 
+FEW = alt.ExprRef("clamp(round(width / 100), 2, 7)")
+"""About how many ticks a horizontal axis has, by the width that the reader's screen leaves it."""
 WIDTH = 720
 """Width of a figure in a file, pixels; on the page it fills its box."""
 VISIBLE = "indexof(hidden, datum.arm) < 0"
@@ -57,7 +59,7 @@ def states(column: str = "state", *, trained: bool = True) -> Any:
 def tokens_axis(tokens: pd.Series) -> Any:
     """The axis along which runs are aligned. Its ends are fixed, so that hiding an arm moves nothing."""
     scale = alt.Scale(nice=False, domain=[int(tokens.min()), int(tokens.max())])
-    axis = alt.Axis(format="~s", grid=False, tickCount=6)
+    axis = alt.Axis(format="~s", grid=False, tickCount=FEW)
     return alt.X("tokens:Q", title="tokens trained", axis=axis, scale=scale)
 
 

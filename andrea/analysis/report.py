@@ -58,6 +58,8 @@ class Table:
     frame: pd.DataFrame
     columns: Sequence[Column]
     sortable: bool = True
+    stacked: bool = False
+    """On a phone every row becomes a block, a line per cell, instead of a table to scroll."""
     mark: str | None = None
     """Column whose first words are shown as badges (verdicts, outcomes)."""
 

@@ -37,7 +37,7 @@ def piece(trials: pd.DataFrame, name: str, log: bool) -> dict[str, Any]:
     y = alt.Y("shown:Q", title="loss on the tune part (nats)", scale=_scale(drawn))
     if pd.api.types.is_numeric_dtype(drawn["value"]) and not pd.api.types.is_bool_dtype(drawn["value"]):
         scale = alt.Scale(type="log", nice=False, padding=16) if log else alt.Scale(zero=False, padding=16)
-        x = alt.X("value:Q", title=name, scale=scale, axis=alt.Axis(format="~r", grid=False, tickCount=6))
+        x = alt.X("value:Q", title=name, scale=scale, axis=alt.Axis(format="~r", grid=False, tickCount=marks.FEW))
     else:
         drawn["value"] = drawn["value"].astype(str)
         x = alt.X("value:N", title=name, axis=alt.Axis(grid=False, labelAngle=0))

@@ -26,18 +26,19 @@ def answer(study: Study) -> str:
 
 def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
     """The arms by verdict; their numbers stand in the table below."""
-    base, groups = study.called(study.baseline or ""), {}
+    base = study.called(study.baseline or "")
+    groups: dict[tuple[str, str], list[dict[Any, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["verdict"], row["cause"]), []).append(row["arm"])
+        groups.setdefault((row["verdict"], row["cause"]), []).append(row)
     said = []
-    for (word, cause), arms in groups.items():
-        told = {
-            "better": f"better than {base}",
-            "worse": f"worse than {base}",
-            "equivalent": f"equivalent to {base} within ±{study.m:g} nats" if study.m else "",
-            "pending": "not judged yet",
-        }.get(word, word)
-        said.append(f"{study.called(*arms)} {'is' if len(arms) == 1 else 'are'} {text.judged(told, cause)}")
+    for (word, cause), group in groups.items():
+        if len(group) == 1 and word in ("unstable", "invalid"):
+            said.append(_clause(study, group[0]))
+            continue
+        told = {"pending": "not judged yet", "equivalent": f"equivalent to {base} within ±{study.m or 0:g} nats"}
+        told |= {"better": f"better than {base}", "worse": f"worse than {base}"}
+        who = study.called(*(row["arm"] for row in group))
+        said.append(f"{who} {'is' if len(group) == 1 else 'are'} {text.judged(told.get(word, word), cause)}")
     return "; ".join(said)
 
 
@@ -120,7 +121,7 @@ def what_was_lost(study: Study) -> list[str]:
         lines.setdefault(line, []).append(row["arm"])
     if study.kind == "sweep":
         return list(lines)
-    return [f"{study.called(*arms)}: {'each ' if len(arms) > 1 else ''}{line}" for line, arms in lines.items()]
+    return [f"{study.called(*arms)}{', each' if len(arms) > 1 else ''}: {line}" for line, arms in lines.items()]
 
 
 def what_is_missing(study: Study) -> list[str]:

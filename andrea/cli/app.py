@@ -18,7 +18,7 @@ from andrea.cli import (
     sync,
     train,
 )
-from andrea.cli.guard import Guarded
+from andrea.cli.guard import Guarded, mend_streams
 from andrea.cli.options import examples
 
 app = typer.Typer(
@@ -73,4 +73,5 @@ app.command("schema", short_help="JSON schemas of the files.", epilog=schema.EXA
 
 def main() -> None:
     """Entry point of `andrea` and of `python cli.py`."""
+    mend_streams()
     app(prog_name="andrea")

@@ -59,6 +59,11 @@ class Board:
         return max(self._expected, len(self._known))
 
     @property
+    def reused(self) -> int:
+        """Runs that the store had already."""
+        return len(self._reused)
+
+    @property
     def done(self) -> int:
         """Runs with a result, those of an earlier command included."""
         return len(self._ended)

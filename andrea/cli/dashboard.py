@@ -48,7 +48,7 @@ def serve(journal: "Path", host: str, port: int) -> Any:
     try:
         from optuna_dashboard import wsgi
     except ImportError as error:
-        raise UserError("the dashboard is an extra: pip install 'andrea[dash]'") from error
+        raise UserError("the dashboard is an extra: pip install optuna-dashboard") from error
     from socketserver import ThreadingMixIn
     from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 

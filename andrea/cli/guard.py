@@ -1,6 +1,7 @@
 """How a command ends badly: one line on stderr and an exit status. No traceback unless `--debug`."""
 
 import contextlib
+import os
 import sys
 import traceback
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from andrea.errors import AndreaError, disk_full
+from andrea.errors import AndreaError, disk_full, reason
 
 RESUMABLE = {"ablate", "sweep", "train"}
 INTERRUPTED = 130
@@ -21,7 +22,9 @@ class Guarded(TyperGroup):
         """Parse the root's own options; a fault in them is one line."""
         try:
             return super().make_context(info_name, args, parent, **extra)
-        except typer.TyperException as error:
+        except (typer.TyperException, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
             raise _ended(error) from error
 
     def invoke(self, ctx: Any) -> Any:
@@ -40,12 +43,33 @@ class Guarded(TyperGroup):
             raise _ended(error, ctx.invoked_subcommand) from error
 
 
+def mend_streams() -> None:
+    """Let a closed stream be /dev/null, and what the encoding of the output lacks be a question mark."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # The lowest free descriptor is the closed one; processes started later inherit it.
+            stream = open(os.devnull, mode)  # noqa: PTH123, SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+        elif mode == "w":
+            stream.reconfigure(errors="replace")
+
+
+def _abandon(stream: Any) -> None:
+    """What cannot be written any more must not be tried again when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _ended(error: BaseException, command: str | None = None) -> typer.Exit:
     status, line = describe(error, command)
     said = "; ".join(" ".join(part.split()) for part in line.splitlines() if part.strip())
     # What libraries left in stdout's buffer comes first; a reader that is gone must not hide the line.
-    with contextlib.suppress(OSError, ValueError):
+    try:
         sys.stdout.flush()
+    except (OSError, ValueError):
+        _abandon(sys.stdout)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"andrea: {said}\n")
         sys.stderr.flush()
@@ -60,7 +84,7 @@ def describe(error: BaseException, command: str | None = None) -> tuple[int, str
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         hint = f" (see `{context.command_path} --help`)" if context is not None else ""
-        return error.exit_code, error.format_message() + hint
+        return error.exit_code, error.format_message().replace("Value error, ", "") + hint
     full = disk_full(error)
     if full is not None:
         where = f" at {full.filename}" if full.filename else ""
@@ -70,4 +94,4 @@ def describe(error: BaseException, command: str | None = None) -> tuple[int, str
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return 1, f"{where}{error.strerror} (--debug shows where)"
-    return 1, f"{type(error).__name__}: {error} (--debug shows where)"
+    return 1, f"{reason(error)} (--debug shows where)"

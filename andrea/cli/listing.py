@@ -7,8 +7,8 @@ import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
 
-Kind = Literal["ablations", "sweeps", "reports", "presets", "studies"]
-KINDS: tuple[Kind, ...] = ("ablations", "sweeps", "reports", "presets", "studies")
+Kind = Literal["ablations", "sweeps", "reports", "variants", "presets", "studies"]
+KINDS: tuple[Kind, ...] = ("ablations", "sweeps", "reports", "variants", "presets", "studies")
 
 EXAMPLES = examples("andrea list", "andrea list ablations", "andrea list presets --json")
 
@@ -28,8 +28,8 @@ def listing(
         return
     parts = []
     for kind, rows in found.items():
-        text = table([[r["name"], r["about"], r["origin"]] for r in rows], (kind, "", "")) if rows else f"{kind}: none"
-        parts.append(text)
+        shown = ("axis", "name", "about") if kind == "variants" else ("name", "about", "origin")
+        parts.append(table([[r[key] for key in shown] for r in rows], (kind, "", "")) if rows else f"{kind}: none")
     typer.echo("\n\n".join(parts))
 
 
@@ -37,6 +37,8 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
     """Entries of one kind, each with name, about (its question or what it is) and origin."""
     if kind == "presets":
         return [_preset(name) for name in _presets()]
+    if kind == "variants":
+        return _variants()
     if kind == "studies":
         from andrea.cli.stores import reading
         from andrea.store.studies import studies
@@ -52,6 +54,25 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
             "origin": entry.origin + (", hides the shipped one" if entry.shadows else ""),
         }
         for entry in catalogue.entries(kind)
+    ]
+
+
+def _variants() -> list[dict[str, Any]]:
+    """The shipped variants of every axis with the first sentence about each."""
+    import re
+    from inspect import getdoc
+
+    from andrea.model.config import VARIANTS, variant
+
+    return [
+        {
+            "axis": axis,
+            "name": name,
+            "about": re.split(r"\.(?:\s+(?=[A-Z])|$)", " ".join((getdoc(variant(axis, name)) or "").split()))[0],
+            "origin": "shipped",
+        }
+        for axis, names in VARIANTS.items()
+        for name in names
     ]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli import complete
-from andrea.cli.options import Debug, Json, Settings, examples
+from andrea.cli.options import Debug, Json, Settings, Variants, examples
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
@@ -29,14 +29,17 @@ COMPARE = examples(
 def show(
     preset: Annotated[str, typer.Argument(metavar="PRESET", autocompletion=complete.presets, help="Name of a preset.")],
     settings: Settings = None,
+    variants: Variants = None,
     batch: Batch = 8,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Parameters by part, FLOPs per token and memory of a preset."""
     from andrea.cli.output import print_json
+    from andrea.cli.settings import know_variants
     from andrea.model.describe import describe
 
+    know_variants(variants)
     described = describe(configured(preset, settings or []), batch, preset)
     print_json(described) if as_json else typer.echo(as_text(described))
 
@@ -47,13 +50,16 @@ def compare(
         list[str], typer.Argument(metavar="PRESET...", autocompletion=complete.presets, help="Names of presets.")
     ],
     settings: Settings = None,
+    variants: Variants = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Presets side by side, under the same overrides."""
     from andrea.cli.output import print_json
+    from andrea.cli.settings import know_variants
     from andrea.model.describe import compare as compared
 
+    know_variants(variants)
     rows = compared({preset: configured(preset, settings or []) for preset in presets})
     print_json(rows) if as_json else typer.echo(comparison(rows))
 
@@ -66,7 +72,7 @@ def configured(preset: str, settings: Sequence[str]) -> "ModelConfig":
     """
     from andrea.cli.settings import run_config
 
-    return run_config(preset, settings).model
+    return run_config(preset, settings, where="").model
 
 
 def as_text(described: dict[str, Any]) -> str:

@@ -44,6 +44,12 @@ Settings = Annotated[
         help="Override a setting; may be repeated.",
     ),
 ]
+Variants = Annotated[
+    Path | None,
+    typer.Option(
+        "--variants", metavar="FILE", help="Python file that registers your own variants (ablations/mine.py)."
+    ),
+]
 Tokens = Annotated[int | None, typer.Option("--tokens", min=1, metavar="N", help="Training tokens per run.")]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, metavar="N", help="Trials per arm, or of the sweep.")]
 Seeds = Annotated[
@@ -69,5 +75,7 @@ Wandb = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing.")]
 Study = Annotated[
     str,
-    typer.Argument(metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name."),
+    typer.Argument(
+        metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name: the latest."
+    ),
 ]

@@ -1,13 +1,16 @@
 """What came out of a study: the verdict table or the best config, and the report."""
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea.analysis.text import loss, setting
-from andrea.cli.output import table
+from andrea.analysis.text import count, loss
+from andrea.cli.options import DEFAULT_RUNS
+from andrea.cli.output import parameter, table
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -16,12 +19,23 @@ if TYPE_CHECKING:
 COLUMNS = ("arm", "verdict", "difference", "interval", "n", "lr")
 
 
+EXPLORATORY = "exploratory: some runs were there before the study's protocol was frozen"
+
+
+def labels(folder: "StudyFolder") -> dict[str, str]:
+    """What the arms of a study are called, by name."""
+    arms = (folder.read("resolved.json") or {}).get("arms", {})
+    return {name: told.get("label") or name for name, told in arms.items()}
+
+
 def outcome(folder: "StudyFolder", store: "RunStore") -> dict[str, Any]:
     """The outcome as JSON: verdict.json and the chosen rates, or the trials and the best config."""
     about = folder.about
     head = {"study": folder.path.name, "folder": str(folder.path), "kind": about.get("kind")}
     if about.get("kind") == "sweep":
         best = {key: value for key, value in (folder.read("best.json") or {}).items() if key != "trials"}
+        if best.get("params"):
+            best["command"] = train_command(folder, store)
         return {**head, "best": best or None, "trials": trials(folder, store)}
     return {**head, **(folder.read("verdict.json") or {}), "choices": folder.read("choices.json")}
 
@@ -32,11 +46,24 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
         return sweep_text(folder, store)
     from andrea.analysis.text import verdict_table
 
-    verdicts = verdict_table(folder)
+    called = labels(folder)
+    verdicts = [{**row, "arm": called.get(row["arm"], row["arm"])} for row in verdict_table(folder)]
     rows = [[row[column] for column in COLUMNS] for row in verdicts]
     # Notes are sentences: beside the table they would wrap in the middle of it.
     notes = [f"{row['arm']}: {row['note']}" for row in verdicts if row["note"]]
-    return "\n".join([table(rows, COLUMNS, right=(2, 4)), *([""] if notes else []), *notes])
+    if (folder.read("verdict.json") or {}).get("exploratory"):
+        notes.append(EXPLORATORY)
+    return "\n".join([table(rows, COLUMNS, right=(2, 4)), _rules(folder), *([""] if notes else []), *notes])
+
+
+def _rules(folder: "StudyFolder") -> str:
+    """What the verdicts were judged by: the smallest effect of interest, pairs, tokens of a run."""
+    rules = folder.protocol()["protocol"]
+    text = f"m = {rules['m']:g} nats; n = {rules['seeds']} pairs"
+    for arm in (folder.read("resolved.json") or {}).get("arms", {}).values():
+        batch = arm["config"]["train"]["batch_size"] * arm["config"]["model"]["context"]
+        return f"{text}; {count(arm['config']['train']['tokens'] // batch * batch)} tokens a run"
+    return text
 
 
 def trials(folder: "StudyFolder", store: "RunStore") -> list[dict[str, Any]]:
@@ -45,31 +72,66 @@ def trials(folder: "StudyFolder", store: "RunStore") -> list[dict[str, Any]]:
     if best:
         found: list[dict[str, Any]] = best["trials"]
         return found
+    from andrea.study.tuning import score
+
     rows = []
     for run in folder.runs():
-        result = store.result(run["run_id"]) or {}
-        row = {key: run.get(key) for key in ("trial", "params", "run_id")}
-        rows.append(row | {key: result.get(key) for key in ("loss", "outcome", "stalled")})
+        result = store.result(run["run_id"])
+        row = {key: run.get(key) for key in ("trial", "params", "run_id")} | {"loss": result and score(result)}
+        rows.append(row | {key: (result or {}).get(key) for key in ("outcome", "stalled")})
     return rows
 
 
 def sweep_text(folder: "StudyFolder", store: "RunStore") -> str:
-    """A table of trials, best first, and the best config as options to copy."""
+    """A table of trials, best first, and the command that trains the best config."""
     from andrea.verdict.records import good
 
     every = trials(folder, store)
     every.sort(key=lambda t: (not good(t["outcome"], t["stalled"], t["loss"]), t["loss"] is None, t["loss"] or 0.0))
     names = list(dict.fromkeys(name for trial in every for name in trial["params"]))
-    rows = [[t["trial"], *(setting(t["params"].get(n)) for n in names), loss(t["loss"]), _ending(t)] for t in every]
+    rows = [
+        [t["trial"], *(parameter(n, t["params"].get(n)) for n in names), loss(t["loss"]), _ending(t)] for t in every
+    ]
     text = table(rows, ("trial", *names, "objective", "ending"), right=range(len(names) + 2))
-    params = (folder.read("best.json") or {}).get("params")
-    if params:
-        text += "\n\nbest: " + " ".join(f"--set {name}={json.dumps(value)}" for name, value in params.items())
+    best = folder.read("best.json") or {}
+    if best.get("params"):
+        text += f"\n\nbest: trial {best['trial']}, loss {loss(best['loss'])}\n{train_command(folder, store)}"
     return text
 
 
+def train_command(folder: "StudyFolder", store: "RunStore") -> str:
+    """`andrea train …` with whatever makes it the best trial's config, every digit of it."""
+    from andrea.cli.settings import run_config
+    from andrea.config import dotted, merge
+
+    [arm] = folder.read("resolved.json")["arms"].values()
+    preset = folder.protocol().get("preset") or "tiny"
+    known = dotted(run_config(preset, []).model_dump(mode="json"))
+    asked = dotted(merge(arm["asked"], folder.read("best.json")["params"]))
+    parts = ["andrea", "train", "--preset", preset]
+    own = folder.read("resolved.json").get("variants")
+    parts += ["--variants", str(folder.path / own)] if own else []
+    # Seed and evaluated part are those of a sweep's trial unless somebody says otherwise.
+    differ = {k: v for k, v in asked.items() if k not in ("seed", "data.eval_part") and v != known[k]}
+    parts += [part for key, value in differ.items() for part in ("--set", f"{key}={_as_given(value)}")]
+    usual = Path(os.environ.get("ANDREA_RUNS") or DEFAULT_RUNS)
+    parts += ["--runs", str(store.root)] if store.root.resolve() != usual.resolve() else []
+    return shlex.join(parts)
+
+
+def _as_given(value: Any) -> str:
+    """A value as `--set` reads it back."""
+    from andrea.config import parse_value
+
+    return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)
+
+
 def _ending(trial: dict[str, Any]) -> str:
-    return "stalled" if trial["stalled"] else str(trial["outcome"] or "open")
+    from andrea.verdict.records import good
+
+    ending = "stalled" if trial["stalled"] else str(trial["outcome"] or "open")
+    bad = trial["outcome"] and not good(trial["outcome"], trial["stalled"], trial["loss"])
+    return f"{ending}, scored as at initialisation" if bad else ending
 
 
 def report_kind(folder: "StudyFolder") -> str:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from andrea.analysis.text import rate, setting
+
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequence[int] = ()) -> str:
     """Rows as columns of aligned text under a header; the columns in `right` are right-aligned."""
@@ -19,6 +21,11 @@ def table(rows: Sequence[Sequence[object]], header: Sequence[str], right: Sequen
         padded = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def parameter(path: str, value: Any) -> str:
+    """A searched setting: learning rates to three digits, as everywhere."""
+    return rate(value) if path == "train.lr" else setting(value)
 
 
 def size(number: float) -> str:

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from andrea.analysis.text import big, seconds
+from andrea.analysis.text import big, plural, seconds
 from andrea.cli.output import table
+from andrea.cli.settings import cores
 
 if TYPE_CHECKING:
     from andrea.cli.start import How
@@ -45,6 +46,9 @@ def as_text(planned: "Plan", slots: int) -> str:
     header = ("arm", "parameters", "", "FLOPs/token", "FLOPs/run")
     budget = f"{planned.run_count} runs of {planned.tokens:,} tokens, {slots} at once"
     took = planned.estimate_s(slots)
+    train = first.config.train
+    crowded = train.device == "cpu" and slots * train.threads > max(cores(), train.threads)
+    note = f"{slots} slots are more than the {plural(cores(), 'core')} carry: slower, same numbers"
     return "\n".join(
         [
             f"{planned.name}: {planned.question}",
@@ -52,6 +56,7 @@ def as_text(planned: "Plan", slots: int) -> str:
             table(rows, header, right=(1, 2, 3, 4)),
             "",
             f"{budget}: about {seconds(took)} on {device_of(planned)}" if took else f"{budget}: all of them are done",
+            *([note] if crowded else []),
         ]
     )
 

@@ -19,7 +19,9 @@ def report(
     studies: Annotated[
         list[str],
         typer.Argument(
-            metavar="STUDY...", autocompletion=complete.studies, help="Folder names of studies, or bare names."
+            metavar="STUDY...",
+            autocompletion=complete.studies,
+            help="Folder names of studies, or bare names: the latest.",
         ),
     ],
     formats: Annotated[

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea.errors import UserError, nearest
@@ -10,8 +11,28 @@ if TYPE_CHECKING:
     from andrea.config import RunConfig
 
 
-def known_preset(name: str) -> str:
+def know_variants(script: Path | None) -> None:
+    """Load a user's own variants, so that settings may name them; their source's digest enters ids of what uses them.
+
+    Raises:
+        UserError: there is no such file, or it cannot be imported.
+    """
+    from andrea.catalogue import load_user_variants
+
+    if script is None:
+        return
+    if script.suffix != ".py" or not script.is_file():
+        raise UserError(
+            f"--variants {script}: no such Python file; ablations/mine.py is the one of ablations/mine.yaml"
+        )
+    load_user_variants(script)
+
+
+def known_preset(name: str, where: str = "--preset: ") -> str:
     """The name itself.
+
+    Args:
+        where: what the name was given to; empty for an argument.
 
     Raises:
         UserError: there is no such preset.
@@ -19,11 +40,11 @@ def known_preset(name: str) -> str:
     from andrea.model.config import PRESETS
 
     if name not in PRESETS:
-        raise UserError(f"--preset: no preset {name!r}; {nearest(name, PRESETS)}")
+        raise UserError(f"{where}no preset {name!r}; {nearest(name, PRESETS)}")
     return name
 
 
-def run_config(preset: str | None, overrides: Sequence[str], **top: Any) -> "RunConfig":
+def run_config(preset: str | None, overrides: Sequence[str], where: str = "--preset: ", **top: Any) -> "RunConfig":
     """A run config from a preset, overrides and settings of the top level (`seed=3`).
 
     Raises:
@@ -32,7 +53,7 @@ def run_config(preset: str | None, overrides: Sequence[str], **top: Any) -> "Run
     from andrea.config import RunConfig, build, merge, parse_overrides
     from andrea.model.config import PRESETS
 
-    base = {"model": dict(PRESETS[known_preset(preset)])} if preset else {}
+    base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset else {}
     given = {key: value for key, value in top.items() if value is not None}
     return build(RunConfig, merge(base, parse_overrides(overrides), given), where="--set")
 

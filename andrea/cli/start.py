@@ -149,9 +149,10 @@ def start(asked: "Request", how: How) -> dict[str, Any]:
             return as_json(planned, slots)
         folder = freeze(planned, store)
     if earlier is not None:
-        how.say(f"resuming {folder.path.name}: {earlier} of its runs are in the store")
-    how.say(f"folder: {folder.path}\n")
-    summary = _run(folder, store, planned, executor, slots, how)
+        total = max(planned.run_count, len(folder.runs()))
+        how.say(f"resuming {folder.path.name}: {earlier} of {total} runs are in the store already")
+    how.say(f"folder: {folder.path}")
+    summary = _run(folder, store, planned, executor, slots, how, earlier or 0)
     return _show(folder, store, how, summary)
 
 
@@ -170,14 +171,17 @@ def _earlier(store: "RunStore", planned: "Plan") -> int | None:
     return sum(store.result(run["run_id"]) is not None for run in folder.runs())
 
 
-def _run(folder: "StudyFolder", store: "RunStore", planned: "Plan", executor: Any, slots: int, how: How) -> Any:
+def _run(
+    folder: "StudyFolder", store: "RunStore", planned: "Plan", executor: Any, slots: int, how: How, known: int
+) -> Any:
     from andrea.cli.board import Board
     from andrea.cli.display import make_display
+    from andrea.cli.outcome import labels
     from andrea.study.controller import run_study
 
     board = Board(planned.run_count, planned.tokens, planned.estimate_s(slots))
     with ExitStack() as stack:
-        display = stack.enter_context(make_display(board, how.stream))
+        display = stack.enter_context(make_display(board, how.stream, labels(folder), known))
         observers: list[Any] = [display]
         mirror = _mirror(folder, store, how, display.say)
         if mirror is not None:

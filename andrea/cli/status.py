@@ -7,7 +7,7 @@ import typer
 
 from andrea.cli import complete
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
-from andrea.errors import StudyError
+from andrea.errors import StudyError, warn
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -20,14 +20,16 @@ EXAMPLES = examples(
 )
 
 
-LABEL = ("run_id", "arm", "phase", "why", "lr", "seed", "params")
+LABEL = ("run_id", "arm", "phase", "why", "lr", "seed", "trial", "params")
 
 
 def status(
     study: Annotated[
         str | None,
         typer.Argument(
-            metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name."
+            metavar="STUDY",
+            autocompletion=complete.studies,
+            help="Folder name of a study, or its bare name: the latest.",
         ),
     ] = None,
     runs: Runs = DEFAULT_RUNS,
@@ -46,13 +48,20 @@ def status(
     from andrea.store.studies import studies
 
     store = reading(runs)
-    states = [summarise(store, folder) for folder in studies(store)]
+    states = []
+    for folder in studies(store):
+        try:
+            states.append(summarise(store, folder))
+        except StudyError as error:  # a damaged study must not hide the others
+            warn(str(error))
     print_json(states) if as_json else typer.echo(every(states) if states else f"no studies in {store.root} yet")
 
 
 def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
     """The state of a study as JSON, read from the store alone."""
-    about, live = folder.about, folder.live
+    from andrea.cli.outcome import labels
+
+    about, live, verdict = folder.about, folder.live, folder.read("verdict.json") or {}
     counts: Counter[str] = Counter()
     failed, at_work, ends = [], [], []
     planned = folder.runs()
@@ -86,10 +95,10 @@ def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
         "running": at_work,
         "failed": failed,
         "not_completed": ends,
-        "verdicts": [
-            {key: v.get(key) for key in ("arm", "verdict", "cause")}
-            for v in (folder.read("verdict.json") or {}).get("verdicts", [])
-        ],
+        "verdicts": [{key: v.get(key) for key in ("arm", "verdict", "cause")} for v in verdict.get("verdicts", [])],
+        "exploratory": bool(verdict.get("exploratory")),
+        "best": (folder.read("best.json") or {}).get("params"),
+        "labels": labels(folder),
     }
 
 
@@ -120,7 +129,8 @@ def _log(store: "RunStore", run_id: str) -> str | None:
 
 
 def every(states: list[dict[str, Any]]) -> str:
-    """All studies as a table."""
+    """All studies as a table; columns that say nothing are left out."""
+    from andrea.cli.outcome import EXPLORATORY
     from andrea.cli.output import table
 
     rows = []
@@ -135,24 +145,47 @@ def every(states: list[dict[str, Any]]) -> str:
                 runs["failed"],
                 runs["stalled"],
                 runs["diverged"],
+                came_out(state),
             ]
         )
-    header = ("study", "phase", "", "runs", "failed", "stalled", "diverged")
-    return table(rows, header, right=(3, 4, 5, 6))
+    header = ("study", "phase", "", "runs", "failed", "stalled", "diverged", "outcome")
+    told = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    right = [at for at, i in enumerate(told) if 3 <= i <= 6]
+    text = table([[row[i] for i in told] for row in rows], [header[i] for i in told], right)
+    return text + (f"\n\n{EXPLORATORY}" if any(state["exploratory"] for state in states) else "")
+
+
+def came_out(state: dict[str, Any]) -> str:
+    """What came out of a study in a few words: `post-norm worse`, `2 worse, 1 inconclusive`, `best lr 0.0047`."""
+    from andrea.cli.output import parameter
+
+    if state["best"]:
+        return "best " + ", ".join(f"{k.rpartition('.')[2]} {parameter(k, v)}" for k, v in state["best"].items())
+    if state["kind"] == "sweep":
+        return "no good trial" if state["phase"] == "done" else ""
+    verdicts = state["verdicts"]
+    if len(verdicts) == 1:
+        text = f"{state['labels'].get(verdicts[0]['arm'], verdicts[0]['arm'])} {verdicts[0]['verdict']}"
+    else:
+        text = ", ".join(f"{n} {verdict}" for verdict, n in Counter(v["verdict"] for v in verdicts).items())
+    return f"{text} (exploratory)" if state["exploratory"] else text
 
 
 def one(state: dict[str, Any]) -> str:
     """One study: the table's row, then who is at work, what failed and why, and the verdicts."""
     from andrea.cli.display import describe
 
+    labels = state["labels"]
     lines = [every([state])]
-    lines += [f"running: {describe(run)}" for run in state["running"]]
+    lines += [f"running: {describe(run, labels)}" for run in state["running"]]
     for run in state["failed"]:
-        lines.append(f"failed: {describe(run)}: {run['reason']}" + (f" (see {run['log']})" if run["log"] else ""))
-    lines += [f"{run['ending']}: {describe(run)}" for run in state["not_completed"]]
-    lines += [
-        f"verdict: {v['arm']} is {v['verdict']}" + (f" ({v['cause']})" if v["cause"] else "") for v in state["verdicts"]
-    ]
+        lines.append(
+            f"failed: {describe(run, labels)}: {run['reason']}" + (f" (see {run['log']})" if run["log"] else "")
+        )
+    lines += [f"{run['ending']}: {describe(run, labels)}" for run in state["not_completed"]]
+    for v in state["verdicts"]:
+        cause = f" ({v['cause']})" if v["cause"] else ""
+        lines.append(f"verdict: {labels.get(v['arm'], v['arm'])} is {v['verdict']}{cause}")
     if state["phase"].endswith("interrupted"):
         lines.append("the command that began it, given again, resumes it")
     return "\n".join(lines)

@@ -1,12 +1,13 @@
 """Opening the runs folder: for reading without making it, for a new study without leaving a trace of a refused one."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find
+from andrea.store.studies import StudyFolder, find, studies
 
 
 def reading(runs: Path) -> RunStore:
@@ -19,13 +20,17 @@ def reading(runs: Path) -> RunStore:
 
 
 def named(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
-    """The store and one of its studies.
+    """The store and one of its studies; said on stderr where the name is that of several.
 
     Raises:
         UserError: there is no such study.
     """
     store = reading(runs)
-    return store, find(store, study)
+    folder = find(store, study)
+    same = sum(other.about.get("name") == study for other in studies(store))
+    if folder.path.name != study and same > 1:
+        print(f"{same} studies are named {study}; this is the latest, {folder.path.name}", file=sys.stderr)
+    return store, folder
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Device, Json, Preset, Runs, Settings, Tokens, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Device, Json, Preset, Runs, Settings, Tokens, Variants, examples
 from andrea.errors import StudyError, reason
 from andrea.verdict.seeds import tuning_seed
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "andrea train                                                  the tiny preset on sotu",
     "andrea train --preset tiny --set model.activation=swiglu --set train.lr=1e-3 --seed 2",
+    "andrea train --variants ablations/mine.py --set model.activation=squared_relu",
     "andrea train --set data.source=text:book.txt --set data.tokenizer=char --tokens 1000000",
     "The same config is never trained twice; the command given again shows the result, or resumes.",
 )
@@ -30,6 +31,7 @@ DEFAULTS = ("data.eval_part=tune", f"seed={tuning_seed(0)}")
 def train(
     preset: Preset = "tiny",
     settings: Settings = None,
+    variants: Variants = None,
     tokens: Tokens = None,
     seed: Annotated[
         int | None,
@@ -51,12 +53,19 @@ def train(
     data.eval_part=verdict.
     """
     from andrea.cli.output import print_json, stdout_kept_for_json
-    from andrea.cli.settings import run_config
+    from andrea.cli.settings import know_variants, run_config
     from andrea.cli.stores import starting
+    from andrea.config import once, parse_overrides
 
     with stdout_kept_for_json(as_json):
+        know_variants(variants)
+        for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):
+            if given is not None:
+                once(option, path, parse_overrides(settings or []))
         overrides = [*DEFAULTS, *(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
         config = run_config(preset, overrides, seed=seed)
+        if variants is not None:
+            rehearse_own(config)
         with starting(runs) as store:
             resolved, run_id, identity, folder = prepare(config, store, device)
         known = store.result(run_id)
@@ -76,6 +85,17 @@ def train(
         )
 
 
+def rehearse_own(config: "RunConfig") -> None:
+    """Build and run the model once without numbers, as studies do.
+
+    Raises:
+        UserError: a variant of the user's cannot be built and run.
+    """
+    from andrea.training.rehearsal import rehearse
+
+    rehearse(config.model, "--variants")
+
+
 def prepare(config: "RunConfig", store: "RunStore", device: str) -> tuple["RunConfig", str, dict[str, Any], Any]:
     """Prepare the data and resolve every `auto`: config, run id, identity, data folder.
 
@@ -85,6 +105,9 @@ def prepare(config: "RunConfig", store: "RunStore", device: str) -> tuple["RunCo
     from andrea.data.batches import require_batches
     from andrea.data.prepare import prepare as prepare_data
     from andrea.training.identity import identity, resolve, run_id
+    from andrea.training.memory import require_memory
+
+    require_memory(config)
 
     def settled(prepared: "Prepared") -> "RunConfig":
         require_batches(prepared, config.train.batch_size, config.model.context)
@@ -147,17 +170,17 @@ def _watch(store: "RunStore", run_id: str, budget: int, say: Callable[[str], Non
 
 def as_text(store: "RunStore", run_id: str, result: dict[str, Any]) -> str:
     """The result as a table."""
-    from andrea.analysis.text import big, number, seconds
+    from andrea.analysis.text import big, number, seconds, short
     from andrea.cli.output import size, table
 
-    ending = result["outcome"] + (", stalled" if result.get("stalled") else "")
+    told = result.get("reason") or ("stalled" if result.get("stalled") else "")
     rows: list[list[object]] = [
-        ["outcome", ending if not result.get("reason") else f"{ending}: {result['reason']}"],
+        ["outcome", f"{result['outcome']}, {told}" if told else result["outcome"]],
         [f"loss ({result.get('eval_part', 'verdict')} part)", number(result.get("loss"))],
         ["bits per byte", number(result.get("bpb"))],
         ["loss at initialisation", number(result.get("initial_loss"))],
         ["training loss, last tenth", number(result.get("train_loss"))],
-        ["tokens", f"{result['tokens']:,} ({result.get('epochs') or 0:.2f} epochs)"],
+        ["tokens", f"{result['tokens']:,} ({short(result.get('epochs'))} epochs)"],
         ["training FLOPs", big(result["flops"]) if result.get("flops") else "–"],
         ["time", f"{seconds(result['seconds'])}, {result.get('tokens_per_s') or 0:,.0f} tokens/s"],
         ["peak memory", size(result["peak_memory_bytes"]) if result.get("peak_memory_bytes") else "–"],

@@ -1,12 +1,15 @@
 """What text a run reads, how it becomes tokens, and which of them are judged. Torch-free."""
 
 import re
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from andrea.schema import Frozen
 
+LARGEST_BPE = 1 << 20
+CURVE = 4_096
 Part = Literal["train", "tune", "verdict"]
 
 
@@ -23,8 +26,15 @@ class DataConfig(Frozen):
     """Where the loss is measured: tuning reads `tune`, verdicts read `verdict`, and neither reads the other's."""
     eval_tokens: int = Field(default=32_768, gt=0)
     """Tokens of that part which are judged at initialisation and at the end, in evenly spaced windows of a context."""
-    curve_tokens: int = Field(default=4_096, gt=0)
-    """Tokens of those windows which are also evaluated along the way, for the loss curve."""
+    curve_tokens: int = Field(default=CURVE, gt=0)
+    """Tokens of those windows which are also evaluated along the way, for the loss curve; where fewer are judged and
+    nothing is said here, all of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _curve_within(cls, value: Any) -> Any:
+        judged = value.get("eval_tokens") if isinstance(value, Mapping) and "curve_tokens" not in value else None
+        return {**value, "curve_tokens": judged} if isinstance(judged, int) and 0 < judged < CURVE else value
 
     @field_validator("tokenizer")
     @classmethod
@@ -32,8 +42,10 @@ class DataConfig(Frozen):
         bpe = re.fullmatch(r"bpe-(\d+)", value)
         if value not in ("byte", "char") and not bpe:
             raise ValueError(f"unknown tokenizer {value!r}; there are byte, char, bpe-N (as in bpe-8449)")
-        if bpe and int(bpe.group(1)) < 257:
-            raise ValueError("a byte-level BPE has at least 257 tokens: 256 bytes and the end of text")
+        if bpe and not 257 <= int(bpe.group(1)[:9]) <= LARGEST_BPE:
+            raise ValueError(
+                f"a byte-level BPE has at least 257 tokens (256 bytes and the end of text) and at most {LARGEST_BPE:,}"
+            )
         return value
 
     @field_validator("source")
@@ -47,4 +59,8 @@ class DataConfig(Frozen):
     def _split_is_shares(self) -> Self:
         if min(self.split) <= 0:
             raise ValueError("split: every share is above zero, as in [90, 5, 5]")
+        if self.curve_tokens > self.eval_tokens:
+            raise ValueError(
+                f"curve_tokens {self.curve_tokens} are more than eval_tokens {self.eval_tokens}, which they are part of"
+            )
         return self

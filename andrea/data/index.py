@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from andrea.store.files import read_json, write_json
+from andrea.store.files import read_mapping, write_json
 
 SETTLED_NS = 2_000_000_000
 """Clocks of file systems tick coarsely: a file changed less than this before it was read is not noted."""
@@ -42,10 +42,8 @@ class Index:
                 write_json(self._path, self._read() | self._new)
 
     def _read(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            found = read_json(self._path) if self._path else None
-            if isinstance(found, dict):
-                return found
+        with contextlib.suppress(OSError):
+            return (read_mapping(self._path) if self._path else None) or {}
         return {}
 
 

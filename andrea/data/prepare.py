@@ -63,6 +63,8 @@ def prepare(cfg: DataConfig, root: Path, progress: Progress | None = None, check
         parts = split(scanned.documents, cfg.split)
         try:
             meta = _fill(folder, cfg, scanned, parts, progress or (lambda note, share: None), check)
+        except BrokenPipeError:
+            raise  # nobody reads what `progress` says any more
         except OSError as error:
             raise StudyError(f"cannot write the prepared data to {folder}: {error.strerror or error}") from error
     prepared = Prepared(folder, meta)

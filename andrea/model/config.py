@@ -33,6 +33,9 @@ VARIANTS: dict[str, dict[str, str]] = {
 }
 """Axis, name of the variant, `module:Class`."""
 
+LARGEST = 10**12
+"""Of any size. What the machine cannot hold is refused when a run is asked for; this keeps arithmetic finite."""
+
 
 def register(axis: str, name: str, target: str) -> None:
     """Make a user's own variant known on an axis.
@@ -80,30 +83,35 @@ def ratio(value: Any) -> Any:
     return value
 
 
+def _names(axis: str) -> dict[str, Any]:
+    """What a JSON schema says of an axis: the shipped variants as examples, since a user may register more."""
+    return {"examples": [*VARIANTS[axis]]}
+
+
 class ModelConfig(Frozen):
     """A decoder-only transformer of the GPT-2 family."""
 
-    vocab_size: int | None = Field(default=None, gt=0)
+    vocab_size: int | None = Field(default=None, gt=0, le=LARGEST)
     """Number of tokens that the embedding knows; empty means the tokenizer's."""
-    context: int = Field(default=64, gt=0)
+    context: int = Field(default=64, gt=0, le=LARGEST)
     """Positions the model sees at once, T."""
-    d_model: int = Field(default=48, gt=0)
+    d_model: int = Field(default=48, gt=0, le=LARGEST)
     """Width of the residual stream, d."""
-    n_layer: int = Field(default=6, gt=0)
+    n_layer: int = Field(default=6, gt=0, le=LARGEST)
     """Number of blocks, L."""
-    n_head: int = Field(default=4, gt=0)
+    n_head: int = Field(default=4, gt=0, le=LARGEST)
     """Attention heads; they divide the width."""
-    mlp_ratio: Annotated[float, BeforeValidator(ratio)] = Field(default=4.0, gt=0)
+    mlp_ratio: Annotated[float, BeforeValidator(ratio)] = Field(default=4.0, gt=0, le=LARGEST)
     """Hidden width of the MLP over d_model, rounded to the nearest whole number; `8/3` may be written so."""
-    norm_placement: str = "pre"
+    norm_placement: str = Field(default="pre", json_schema_extra=_names("norm_placement"))
     """Where the normalization stands: `pre` (GPT-2) or `post` (the 2017 transformer, OpenAI-GPT)."""
-    norm: str = "layernorm"
+    norm: str = Field(default="layernorm", json_schema_extra=_names("norm"))
     """Kind of normalization."""
     norm_affine: bool = True
     """Whether norms carry a learned gain (and, with `bias`, a learned bias)."""
     norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the variance under the root."""
-    activation: str = "gelu_tanh"
+    activation: str = Field(default="gelu_tanh", json_schema_extra=_names("activation"))
     """Nonlinearity of the MLP; `swiglu` is gated and has three matrices."""
     tied: bool = True
     """Whether the output head is the token embedding."""
@@ -113,7 +121,7 @@ class ModelConfig(Frozen):
     """Normalization before the head; empty means what the placement asks for (pre: yes, post: no)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout where GPT-2 has it: on embeddings, attention weights and both branches of each block."""
-    init: str = "gpt2"
+    init: str = Field(default="gpt2", json_schema_extra=_names("init"))
     """Scale rule of the initial weights."""
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation that the rule starts from."""

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from andrea.errors import StudyError, warn
+
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace `path` in one step: a reader sees the old content or the new, never a part."""
@@ -35,21 +37,64 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The JSON in a file, or None where there is no file."""
+def read_json(path: Path, remedy: str = "delete it and give the command again") -> Any:
+    """The JSON in a file, or None where there is no file.
+
+    Raises:
+        StudyError: the file is damaged; says which, how, and the remedy.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise StudyError(f"{path}: damaged, not JSON ({error}); {remedy}") from error
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is no file or it is damaged: for what can be made again."""
+    try:
+        found = read_json(path)
+    except StudyError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file; a torn last line (a kill in the middle of a write) is dropped."""
+    """The records of a JSON-lines file. A torn last line (a kill in the middle of a write) is dropped, a damaged one
+    in the middle is skipped with a warning."""
+    every = [record_of(line) for line in _whole_lines(path) if line.strip()]
+    good = [record for record in every if record is not None]
+    if len(good) < len(every):
+        warn(f"{path}: damaged lines skipped: {len(every) - len(good)}")
+    return good
+
+
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """The record in a line, or None where it is damaged."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def cut_damaged_lines(path: Path) -> int | None:
+    """Cut a JSON-lines file before its first damaged line, atomically; returns that line's number, from 1, or None."""
+    lines = _whole_lines(path)
+    for number, line in enumerate(lines):
+        if line.strip() and record_of(line) is None:
+            write_atomic(path, b"".join(lines[:number]))
+            return number + 1
+    return None
+
+
+def _whole_lines(path: Path) -> list[bytes]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines() if line.strip()]
+    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:

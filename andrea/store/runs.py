@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from andrea.errors import AndreaError, UserError
-from andrea.store.files import locked, read_json, read_lines, write_atomic, write_json
+from andrea.errors import AndreaError, UserError, warn
+from andrea.store.files import locked, read_lines, read_mapping, write_atomic, write_json
 
 FORMAT = 1
 HEARTBEAT_S = 10.0
@@ -109,32 +109,38 @@ class RunStore:
         return attempts[-1] if attempts else None
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """The result of a finished run, or None."""
-        found: dict[str, Any] | None = read_json(self.folder(run_id) / "result.json")
+        """The result of a finished run, or None. A run whose result is lost or damaged is not finished: it warns."""
+        folder = self.folder(run_id)
+        found = _result(folder)
+        if found is None and folder.is_dir():
+            found = _result(folder)  # it may have been finished between the two looks
+            if found is None:
+                warn(f"{folder / 'result.json'}: missing or damaged; the next command that needs this run finishes it")
         return found
+
+    def log(self, run_id: str) -> Path:
+        """What the workers of an unfinished run print."""
+        return self.folder(run_id).with_name(f"{run_id}.log")
 
     def failure(self, run_id: str) -> dict[str, Any] | None:
         """Why the latest attempt failed (`reason`, `log`), or None when it did not fail or the run is done."""
         current = self.current(run_id)
-        found: dict[str, Any] | None = read_json(current / "failure.json") if current else None
-        return found
+        return read_mapping(current / "failure.json") if current else None
 
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
-        """The records written so far, oldest first; a torn last line is dropped."""
+        """The records written so far, oldest first, without a torn last line and damaged ones."""
         current = self.current(run_id)
         return read_lines(current / "metrics.jsonl") if current else []
 
     def config(self, run_id: str) -> dict[str, Any] | None:
         """config.json of the run: the resolved config and the identity that its id digests."""
         current = self.current(run_id)
-        found: dict[str, Any] | None = read_json(current / "config.json") if current else None
-        return found
+        return read_mapping(current / "config.json") if current else None
 
     def env(self, run_id: str) -> dict[str, Any] | None:
         """env.json of the run: versions, git state, device."""
         current = self.current(run_id)
-        found: dict[str, Any] | None = read_json(current / "env.json") if current else None
-        return found
+        return read_mapping(current / "env.json") if current else None
 
     def lease(self, run_id: str) -> dict[str, Any] | None:
         """Who holds the run now (`host`, `pid`, …), or None; a dead holder is nobody."""
@@ -167,18 +173,34 @@ class Claim:
             if holder and _alive(self._lease, holder):
                 raise RunBusy(f"run {run_id[:12]} is being trained by process {holder['pid']} on {holder['host']}")
             write_atomic(self._lease, json.dumps(self._mine))
+        self._heart = threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}")
         try:
             self._recover()
-            threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}").start()
+            self._heart.start()
         except BaseException:
             self.release()
             raise
 
     def _recover(self) -> None:
-        """Finish what a kill between the result and the rename left behind."""
+        """Finish what a kill between the result and the rename left behind; make a run that lost its result an attempt
+        again; drop what killed claims left half written."""
+        folder = self._store.folder(self.run_id)
+        # Nobody else writes such names while the lease is ours.
+        for rubbish in folder.parent.glob(f".{self.run_id}.*"):
+            _remove(rubbish)
+        if folder.is_dir() and _result(folder) is None:
+            folder.rename(self._next())
         for attempt in self._store.attempts(self.run_id):
-            if (attempt / "result.json").exists() and not self._store.folder(self.run_id).exists():
-                attempt.rename(self._store.folder(self.run_id))
+            if _result(attempt) and not folder.exists():
+                attempt.rename(folder)
+            elif folder.exists():
+                _remove(attempt)
+
+    def _next(self) -> Path:
+        """The name of the next attempt."""
+        earlier = self._store.attempts(self.run_id)
+        number = int(earlier[-1].suffix[1:]) + 1 if earlier else 1
+        return self._store.folder(self.run_id).with_name(f"{self.run_id}.{number}")
 
     def _beat(self) -> None:
         """Show that the holder lives, until the lease is given back or somebody else has taken it for dead."""
@@ -193,11 +215,9 @@ class Claim:
 
         The metrics are as the last attempt left them: whoever loads the checkpoint truncates them to its offset.
         """
-        earlier = self._store.attempts(self.run_id)
-        number = int(earlier[-1].suffix[1:]) + 1 if earlier else 1
-        final = self._store.folder(self.run_id).with_name(f"{self.run_id}.{number}")
+        earlier, final = self._store.attempts(self.run_id), self._next()
         fresh = final.with_name(f".{final.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
+        _remove(fresh)
         fresh.mkdir(parents=True)
         for name in CARRIED if earlier else ():
             if (earlier[-1] / name).exists():
@@ -206,7 +226,7 @@ class Claim:
         write_json(fresh / "env.json", env)
         fresh.rename(final)
         for old in earlier:
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
         return final
 
     def finish(self, attempt: Path, result: dict[str, Any]) -> Path:
@@ -229,6 +249,9 @@ class Claim:
             with contextlib.suppress(FileNotFoundError), locked(self._lock):
                 if _read_lease(self._lease) == self._mine:
                     self._lease.unlink()
+            # A store with thousands of runs in one process must not wait for the scheduler to end thousands of threads.
+            if self._heart.is_alive():
+                self._heart.join()
 
     def __enter__(self) -> Self:
         return self
@@ -245,11 +268,22 @@ def _lease_path(store: RunStore, run_id: str) -> Path:
 
 
 def _read_lease(path: Path) -> dict[str, Any] | None:
-    try:
-        holder: dict[str, Any] | None = read_json(path)
-    except json.JSONDecodeError:
-        return None
-    return holder
+    """Who wrote the lease; one that is damaged is nobody's."""
+    holder = read_mapping(path)
+    whole = holder is not None and {"host", "boot", "pid", "started"} <= holder.keys() and type(holder["pid"]) is int
+    return holder if whole else None
+
+
+def _result(folder: Path) -> dict[str, Any] | None:
+    """The valid result in the folder of a run or attempt, or None."""
+    return read_mapping(folder / "result.json") or None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _identity(pid: int) -> dict[str, Any]:
@@ -264,9 +298,13 @@ def _boot_id() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its predecessor."""
+    """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its predecessor.
+
+    None for one that has ended, even where nobody has reaped it: an orphan's new parent may never do so.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return stat[19] if stat[0] not in "ZX" else None
     except (OSError, IndexError):
         return None
 

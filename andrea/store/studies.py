@@ -18,9 +18,21 @@ from typing import Any
 
 import yaml
 
-from andrea.errors import StudyError, UserError, nearest
-from andrea.store.files import append_line, is_locked, locked, read_json, read_lines, write_json, write_lines
+from andrea.errors import StudyError, UserError, nearest, warn
+from andrea.store.files import (
+    append_line,
+    cut_damaged_lines,
+    is_locked,
+    locked,
+    read_json,
+    read_lines,
+    write_json,
+    write_lines,
+)
 from andrea.store.runs import RunStore
+
+PROJECTIONS = ("choices.json", "verdict.json", "best.json")
+"""What is made again from the store: damaged is as good as missing."""
 
 
 class StudyFolder:
@@ -31,8 +43,12 @@ class StudyFolder:
 
     @property
     def about(self) -> dict[str, Any]:
-        """study.json."""
-        about: dict[str, Any] = read_json(self.path / "study.json") or {}
+        """study.json; empty where there is none.
+
+        Raises:
+            StudyError: it is damaged.
+        """
+        about: dict[str, Any] = self.read("study.json") or {}
         return about
 
     def protocol(self) -> dict[str, Any]:
@@ -45,10 +61,21 @@ class StudyFolder:
         try:
             asked = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise StudyError(f"{path}: cannot be read ({error}); the study has lost what it asked") from error
+            raise self.damaged("protocol.yaml", f"cannot be read ({' '.join(str(error).split())})") from error
         if not isinstance(asked, dict):
-            raise StudyError(f"{path}: not a mapping; the study has lost what it asked")
+            raise self.damaged("protocol.yaml", "not a mapping")
         return asked
+
+    def damaged(self, name: str, what: str) -> StudyError:
+        """The error for a file without which this is no study: what is wrong, and the remedy."""
+        return StudyError(f"{self.path / name}: {what}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"the study has lost what it asked: delete {self.path} and give the command again; "
+            "its runs stay in the store and are found again"
+        )
 
     @property
     def complete(self) -> bool:
@@ -57,8 +84,21 @@ class StudyFolder:
         return bool(ended.get("complete"))
 
     def read(self, name: str) -> Any:
-        """A JSON file of the study, or None."""
-        return read_json(self.path / name)
+        """A JSON file of the study, an object, or None where it is missing or a damaged projection.
+
+        Raises:
+            StudyError: a file that nothing can make again is damaged.
+        """
+        try:
+            found = read_json(self.path / name, self._remedy)
+            if isinstance(found, dict) or not (self.path / name).exists():
+                return found
+            raise self.damaged(name, "damaged, no JSON object")
+        except StudyError:
+            if name not in PROJECTIONS:
+                raise
+            warn(f"{self.path / name}: damaged, treated as missing; the study's command writes it again")
+            return None
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file of the study, atomically."""
@@ -67,6 +107,12 @@ class StudyFolder:
     def runs(self) -> list[dict[str, Any]]:
         """The planned runs in order: run_id, arm, phase (tune, replicate), why, lr, seed, trial, generation."""
         return read_lines(self.path / "runs.jsonl")
+
+    def mend_runs(self) -> None:
+        """Drop the planned runs from the first damaged line on; only for the controller, which plans them again."""
+        number = cut_damaged_lines(self.path / "runs.jsonl")
+        if number is not None:
+            warn(f"{self.path / 'runs.jsonl'}: line {number} was damaged; planned again from there on")
 
     def add_run(self, record: dict[str, Any]) -> None:
         """Append a planned run."""
@@ -92,6 +138,8 @@ class StudyFolder:
                     # A controller, or somebody who looked just then; lookers are no obstacle to each other.
                     self.require_free()
                     time.sleep(0.001)
+            for partial in self.path.glob(".*.partial"):  # of a controller that was killed while it wrote
+                partial.unlink(missing_ok=True)
             yield
 
     def require_free(self) -> None:
@@ -113,9 +161,15 @@ class StudyFolder:
 
 
 def studies(store: RunStore) -> list[StudyFolder]:
-    """All studies of a store, oldest first."""
-    found = [StudyFolder(p.parent) for p in (store.root / "studies").glob("*/study.json")]
-    return sorted(found, key=lambda s: (s.about.get("created", ""), s.path.name))
+    """All studies of a store, oldest first; of one whose study.json is damaged it only warns."""
+    found = []
+    for path in (store.root / "studies").glob("*/study.json"):
+        study = StudyFolder(path.parent)
+        try:
+            found.append((str(study.about.get("created", "")), study.path.name, study))
+        except StudyError as error:
+            warn(str(error))
+    return [study for *_, study in sorted(found, key=lambda told: told[:2])]
 
 
 def find(store: RunStore, name: str) -> StudyFolder:
@@ -124,10 +178,12 @@ def find(store: RunStore, name: str) -> StudyFolder:
     Raises:
         UserError: there is none.
     """
+    exact = StudyFolder(store.root / "studies" / name)
+    if Path(name).name == name and (exact.path / "study.json").exists():
+        return exact
     every = studies(store)
-    exact = [s for s in every if s.path.name == name]
     named = [s for s in every if s.about.get("name") == name]
-    if exact or named:
-        return (exact or named)[-1]
+    if named:
+        return named[-1]
     names = [s.path.name for s in every] + [str(s.about.get("name")) for s in every]
     raise UserError(f"no study {name!r} in {store.root}; {nearest(name, sorted(set(names)))}")

@@ -7,12 +7,14 @@
 An arm is the dotted settings in which it differs, and optionally a label for reports.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from andrea.config import RunConfig, build, merge
+from andrea.config import RunConfig, build, dotted, merge
+from andrea.errors import nearest
 from andrea.schema import Frozen
 from andrea.study.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.yamlspec import Where
@@ -25,7 +27,21 @@ NOT_FOR_ARMS: Mapping[str, str] = {
     "model.context": "an arm with another context is judged on other windows; set it for all of them",
 }
 
-ArmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=40)]
+ARM = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
+UNKNOWN = "?"
+"""Stands for a text that is missing while the rest of a file is checked."""
+
+
+def _arm_name(name: str) -> str:
+    if len(name) > 40 or not re.match(ARM, name):
+        raise ValueError(
+            "an arm's name has up to 40 letters, digits and . _ + -, starting with a letter or digit; "
+            "its label may say anything"
+        )
+    return name
+
+
+ArmName = Annotated[str, AfterValidator(_arm_name), WithJsonSchema({"type": "string", "pattern": ARM, "maxLength": 40})]
 
 
 class Arm(Frozen):
@@ -80,7 +96,7 @@ class Ablation(Sections):
     hypothesis: str = Field(min_length=1)
     """What this ablation expects to see, written down before it is run."""
     factor: str = Field(min_length=1)
-    """What is toggled."""
+    """The setting that the arms differ in: `model.activation`, or its last part."""
     baseline: str
     """The arm that the others are judged against."""
     arms: dict[ArmName, Arm] = Field(min_length=2)
@@ -139,14 +155,24 @@ class Ablation(Sections):
                 reason = {**NOT_FOR_ARMS, "seed": SEED}.get(key)
                 if reason:
                     yield ("arms", name, key), f"arms.{name}: {key}: {reason}"
+        factors = self._differing()
+        if self.factor not in (UNKNOWN, *factors, *(key.rpartition(".")[2] for key in factors)):
+            near = nearest(self.factor, factors if "." in self.factor else [k.rpartition(".")[2] for k in factors])
+            yield ("factor",), f"factor {self.factor!r} is no setting that the arms differ in; {near}"
         if self.baseline not in self.arms:
             yield ("baseline",), f"baseline {self.baseline!r} is not an arm; there are {', '.join(self.arms)}"
+
+    def _differing(self) -> list[str]:
+        """Dotted settings that are not the same in all arms."""
+        arms = [dotted(self.arm_settings(name)) for name in self.arms]
+        keys = dict.fromkeys(key for arm in arms for key in arm)
+        return [key for key in keys if len({repr(arm.get(key)) for arm in arms}) > 1]
 
     @classmethod
     def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         arms = content.get("arms")
         baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
-        return {"question": "?", "hypothesis": "?", "factor": "?", "baseline": baseline, "protocol": {"m": 1}}
+        return {"question": "?", "hypothesis": "?", "factor": UNKNOWN, "baseline": baseline, "protocol": {"m": 1}}
 
     def _sections(self) -> tuple[str, ...]:
         return ("model", "data", "train", "protocol", "match")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from andrea.errors import StudyError
+from andrea.store.files import read_mapping
 from andrea.store.runs import RunBusy, RunStore
 from andrea.study.events import Observer, Run
 from andrea.study.executors import Executor, Job, JobEnd
@@ -78,13 +79,14 @@ class Dispatcher:
             result = self._store.result(run_id)
         if result is None:
             return False
+        _tidy(self._store.log(run_id), self._store.folder(run_id))
         self._batch.results[run_id] = result
         self._observer.finished({**self._runs[run_id], "reused": reused}, result)
         return True
 
     def _result_left_by_a_kill(self, run_id: str) -> bool:
         """A kill between the result and the rename left a finished attempt; claiming the run finishes it."""
-        if not any((attempt / "result.json").exists() for attempt in self._store.attempts(run_id)):
+        if not any(read_mapping(attempt / "result.json") for attempt in self._store.attempts(run_id)):
             return False
         with contextlib.suppress(RunBusy), self._store.claim(run_id):
             return True
@@ -106,7 +108,6 @@ class Dispatcher:
         self._report(run_id, tail)
         # The store decides, not the message: a worker may die after its result.
         if self._found(run_id, reused=False):
-            _tidy(Path(end.job.log), self._store.folder(run_id))
             return
         if end.outcome == "busy":
             self._tries[run_id] -= 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from andrea.config import RunConfig, build
+from andrea.config import RunConfig, build, once
 from andrea.data.config import DataConfig
 from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
@@ -25,6 +25,13 @@ from andrea.study.plans import ArmPlan, Plan, Request
 from andrea.study.sweep import Sweep
 
 Progress = Callable[[str], None]
+OPTIONS = {
+    "tokens": "train.tokens",
+    "device": "train.device",
+    "trials": "protocol.trials",
+    "seeds": "protocol.seeds",
+}
+"""Options of the command line that are settings like any other; a sweep has trials and seeds of its own."""
 
 
 def plan(request: Request, store: RunStore | None = None, progress: Progress | None = None) -> Plan:
@@ -40,7 +47,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
         StudyError: the disk refused the prepared data.
     """
     spec = _overridden(request)
-    name = _name(request.name or spec.name)
+    name = _name(spec.name if request.name is None else request.name)
     asked = _asked_configs(spec)
     _rehearse(asked)
     arms: dict[str, ArmPlan] = {}
@@ -52,7 +59,11 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
         if isinstance(spec, Ablation) and spec.match.on == "params":
             require_match({k: arm.parameters for k, arm in arms.items()}, spec.baseline, spec.match.tolerance)
 
-    prepared = _prepare(next(iter(asked.values())).data, store, progress or (lambda line: None), settle)
+    data, say = next(iter(asked.values())).data, progress or (lambda line: None)
+    prepared = _prepare(data, store, say, settle)
+    fewest = min(prepared.meta["tokens"][part] for part in ("tune", "verdict"))
+    if fewest < data.eval_tokens:
+        say(f"data.eval_tokens {data.eval_tokens:,}: only {fewest:,} tokens are there to be judged on")
     baseline = spec.baseline if isinstance(spec, Ablation) else None
     variants = _variants(spec)
     kind = "ablation" if isinstance(spec, Ablation) else "sweep"
@@ -63,15 +74,15 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 def _overridden(request: Request) -> Ablation | Sweep:
     """The spec with the command line laid over it; the options are settings like any other."""
     spec, settings = request.spec, dict(request.overrides)
-    if request.tokens is not None:
-        settings["train.tokens"] = request.tokens
-    if request.device != "auto":
-        settings["train.device"] = request.device
-    if isinstance(spec, Ablation):
-        for key in ("trials", "seeds"):
-            if getattr(request, key) is not None:
-                settings[f"protocol.{key}"] = getattr(request, key)
-    changed = spec.override(settings, request.preset) if settings or request.preset else spec
+    for option, key in OPTIONS.items():
+        asked = getattr(request, option)
+        if asked not in (None, "auto") and (key.startswith("train.") or isinstance(spec, Ablation)):
+            once(f"--{option}", key, settings)
+            settings[key] = asked
+    try:
+        changed = spec.override(settings, request.preset) if settings or request.preset else spec
+    except UserError as error:
+        raise UserError(_by_option(request, str(error))) from error
     if isinstance(changed, Sweep):
         own = {key: getattr(request, key) for key in ("trials", "seeds") if getattr(request, key) is not None}
         if own:
@@ -82,6 +93,14 @@ def _overridden(request: Request) -> Ablation | Sweep:
             if faults := [message for _, message in changed.grid_faults()]:
                 raise UserError(f"{options}: " + "; ".join(faults))
     return changed
+
+
+def _by_option(request: Request, message: str) -> str:
+    """Faults of settings that an option has set, under the option's name: `--seeds`, not `protocol.seeds`."""
+    for option, path in OPTIONS.items():
+        if getattr(request, option) not in (None, "auto"):
+            message = message.replace(f"{path}: ", f"--{option}: ")
+    return message.removeprefix("--set ") if message.startswith("--set --") else message
 
 
 def _name(name: str) -> str:
@@ -102,9 +121,11 @@ def _asked_configs(spec: Ablation | Sweep) -> dict[str, RunConfig]:
 
 def _rehearse(asked: Mapping[str, RunConfig]) -> None:
     """Build and run every model once, without numbers, before anything is read or written."""
+    from andrea.training.memory import require_memory
     from andrea.training.rehearsal import rehearse
 
     for arm, config in asked.items():
+        require_memory(config, f"arm {arm}: ")
         rehearse(config.model, f"arm {arm}")
 
 

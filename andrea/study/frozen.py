@@ -2,15 +2,20 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from andrea.config import RunConfig, build, merge
-from andrea.errors import StudyError, UserError
+from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.events import Run
 from andrea.study.executors import Job, load_variants
+from andrea.study.sweep import Sweep
 from andrea.verdict.protocol import Protocol
+
+Asked = TypeVar("Asked", bound=BaseModel)
 
 EVALUATED = {"tune": "tune", "trial": "tune", "replicate": "verdict"}
 """Where the runs of a phase are evaluated: tuning never reads what verdicts are made from."""
@@ -27,8 +32,12 @@ class FrozenStudy:
         self.folder, self.store = folder, store
         resolved = folder.read("resolved.json")
         if resolved is None:
-            raise StudyError(f"study {folder.path.name}: resolved.json is missing or empty")
+            raise folder.damaged("resolved.json", "missing")
         self.asked = folder.protocol()
+        needed = {"study.json": {"kind"}, "resolved.json": {"fingerprint", "arms", "baseline", "platform"}}
+        for name, told in (("study.json", folder.about), ("resolved.json", resolved)):
+            if lost := needed[name] - told.keys():
+                raise folder.damaged(name, f"damaged, without {', '.join(sorted(lost))}")
         self.resolved: dict[str, Any] = resolved
         self._jobs: dict[str, Job] = {}
         if self.variants:
@@ -42,7 +51,18 @@ class FrozenStudy:
     @cached_property
     def protocol(self) -> Protocol:
         """The frozen rules of an ablation."""
-        return Protocol.model_validate(self.asked["protocol"])
+        return self._asked(Protocol, "protocol", self.asked.get("protocol"))
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        """What a sweep searches, and how."""
+        return self._asked(Sweep, "sweep", {key: self.asked[key] for key in self.asked.keys() & Sweep.model_fields})
+
+    def _asked(self, kind: type[Asked], what: str, told: Any) -> Asked:
+        try:
+            return kind.model_validate(told)
+        except ValueError as error:
+            raise self.folder.damaged("protocol.yaml", f"no valid {what} in it") from error
 
     @property
     def baseline(self) -> str | None:
@@ -88,14 +108,13 @@ class FrozenStudy:
         config = self._settled(row, seed)
         identity, run_id = identify(config, str(self.resolved["fingerprint"]), self.resolved["platform"])
         if run_id not in self._jobs:
-            folder = self.store.folder(run_id)
             self._jobs[run_id] = Job(
                 run_id=run_id,
                 root=str(self.store.root),
                 config=config.model_dump(mode="json"),
                 data_folder=str(self.data_folder),
                 identity=identity,
-                log=str(folder.with_name(f"{run_id}.log")),
+                log=str(self.store.log(run_id)),
                 variants=self.variants,
             )
         head = {"run_id": run_id, "arm": row["arm"], "phase": row["phase"], "why": row["why"]}

@@ -23,6 +23,7 @@ class Ledger:
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
+        folder.mend_runs()
         self._known = folder.runs()
         self.runs: list[Run] = []
 

@@ -8,14 +8,24 @@ import time
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any
 
-from andrea.errors import UserError
+from andrea.errors import StudyError, UserError, disk_full, reason
 from andrea.study.executors import TRAINING, Job, JobEnd, Outcome
 from andrea.study.worker import work
 
 PRELOAD = ("torch", "andrea.training.job", "andrea.study.worker")
 """What the fork server imports once; none of it touches CUDA, which does not survive a fork."""
+
+HUNG_S = 1800.0
+"""A worker that uses no processor time for so long is hung: stopped, deadlocked, or waiting for a disk that is gone."""
+AT_WORK_S = 1.0
+"""Processor time that counts as work; the heartbeat of a lease takes less than this in `HUNG_S`."""
+LOOK_S = 10.0
+"""Most idle time that one look adds: while the controller sleeps too (a suspended machine), nobody hangs."""
+UNKNOWN = 255
+"""What multiprocessing says of a child when the fork server is gone: it may well be at work still."""
 
 
 @dataclass
@@ -24,7 +34,15 @@ class _Child:
     process: ForkServerProcess
     report: Any
     slot: int
-    deadline: float | None
+    used_s: float = 0.0
+    """Processor time at its last sign of work."""
+    idle_s: float = 0.0
+    """Time since then."""
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether its fork server died: only the pipe of its report says when it ends."""
+        return self.process.exitcode == UNKNOWN
 
 
 class LocalExecutor:
@@ -33,7 +51,7 @@ class LocalExecutor:
     Args:
         slots: jobs at once.
         devices: values of CUDA_VISIBLE_DEVICES, given to the slots in turn; empty leaves the variable alone.
-        timeout_s: seconds after which a job is killed and counts as failed; None never.
+        hung_s: seconds without processor time after which a job is killed and counts as failed.
         run: what a job calls, `module:function`.
     """
 
@@ -41,64 +59,104 @@ class LocalExecutor:
         self,
         slots: int,
         devices: list[str] | None = None,
-        timeout_s: float | None = None,
+        hung_s: float = HUNG_S,
         run: str = TRAINING,
         preload: tuple[str, ...] = PRELOAD,
     ) -> None:
         self.slots = slots
-        self._devices, self._timeout_s, self._run = devices or [], timeout_s, run
+        self._devices, self._hung_s, self._run = devices or [], hung_s, run
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
         self._children: list[_Child] = []
+        self._looked = time.monotonic()
 
     def submit(self, job: Job) -> None:
-        """Start the job in a free slot."""
+        """Start the job in a free slot.
+
+        Raises:
+            StudyError: no process can be started.
+        """
         slot = min(set(range(self.slots)) - {child.slot for child in self._children})
         device = self._devices[slot % len(self._devices)] if self._devices else None
-        receive, send = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=work, args=(job, self._run, device, send), name=f"run-{job.run_id[:8]}")
-        process.start()
-        send.close()
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
-        self._children.append(_Child(job, process, receive, slot, deadline))
+        process, receive = self._start(job, device)
+        self._children.append(_Child(job, process, receive, slot))
+
+    def _start(self, job: Job, device: str | None) -> tuple[ForkServerProcess, Any]:
+        """A process for the job and the pipe of its report. A fork server that was killed is started again."""
+        tries = 4
+        while True:
+            receive, send = self._context.Pipe(duplex=False)
+            name = f"run-{job.run_id[:8]}"
+            process = self._context.Process(target=work, args=(job, self._run, device, send), name=name)
+            try:
+                process.start()
+                return process, receive
+            except (EOFError, OSError) as error:
+                receive.close()
+                tries -= 1
+                if disk_full(error):
+                    raise
+                if not tries:
+                    raise StudyError(f"no worker process can be started ({reason(error)})") from error
+                time.sleep(0.2)  # until the kernel has buried the old server
+            finally:
+                send.close()
 
     def wait(self, timeout: float) -> list[JobEnd]:
         """Jobs that ended within `timeout` seconds; returns as soon as one does."""
-        now = time.monotonic()
-        deadlines = [child.deadline - now for child in self._children if child.deadline is not None]
         # Both are watched: the exit of the process and, since a long reason could fill the pipe, its message.
-        watched = [w for child in self._children for w in (child.process.sentinel, child.report)]
+        watched = [child.report for child in self._children]
+        watched += [child.process.sentinel for child in self._children if not child.orphaned]
         if watched:
-            connection.wait(watched, timeout=max(0.0, min([timeout, *deadlines])))
+            connection.wait(watched, timeout=max(0.0, timeout))
         elif timeout > 0:
             time.sleep(timeout)
+        self._look()
         return [end for end in map(self._ended, list(self._children)) if end is not None]
+
+    def _look(self) -> None:
+        """Note which children worked since the last look."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, LOOK_S), now
+        for child in self._children:
+            used = _processor_seconds(child.process.pid)
+            child.idle_s += passed
+            if used is None or used - child.used_s >= AT_WORK_S:
+                child.used_s, child.idle_s = used or 0.0, 0.0
 
     def _ended(self, child: _Child) -> JobEnd | None:
         message: tuple[Outcome, str] | None = None
+        closed = False
         if child.report.poll():
-            with contextlib.suppress(EOFError, OSError):
+            try:
                 message = child.report.recv()
-        if message is None and child.process.is_alive():
-            if child.deadline is None or time.monotonic() < child.deadline:
+            except (EOFError, OSError):
+                closed = True
+        if message is None and (child.process.is_alive() or (child.orphaned and not closed)):
+            if child.idle_s < self._hung_s:
                 return None
-            message = ("failed", f"timed out after {self._timeout_s:g} s")
-            _kill(child.process)
+            message = ("failed", f"hung: the worker used no processor time for {self._hung_s:g} s")
+            _kill(child)
         self._forget(child)
-        outcome, reason = message or ("failed", _death(child.process.exitcode))
-        return JobEnd(child.job, outcome, reason)
+        outcome, why = message or ("failed", _death(child.process.exitcode))
+        return JobEnd(child.job, outcome, why)
 
     def _forget(self, child: _Child) -> None:
         child.process.join(timeout=5)
         if child.process.is_alive():
-            _kill(child.process)
+            _kill(child)
+        if child.orphaned:
+            # Nobody tells its exit, and its end of the pipe closes a little before its lease is nobody's.
+            deadline = time.monotonic() + 5
+            while _stat(child.process.pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
         child.report.close()
         self._children.remove(child)
 
     def cancel(self) -> None:
         """Kill every job and wait until all are gone. Checkpoints make it safe at any moment."""
         for child in self._children:
-            _kill(child.process, wait=False)
+            _kill(child, wait=False)
         for child in list(self._children):
             self._forget(child)
 
@@ -123,9 +181,10 @@ def visible_devices(device: str) -> list[str]:
     return names
 
 
-def _kill(process: ForkServerProcess, *, wait: bool = True) -> None:
+def _kill(child: _Child, *, wait: bool = True) -> None:
     """SIGKILL to the job's process group, or to the process alone where it has not made its group yet."""
-    if process.pid is None or not process.is_alive():
+    process = child.process
+    if process.pid is None or not (process.is_alive() or child.orphaned):
         return
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -134,6 +193,21 @@ def _kill(process: ForkServerProcess, *, wait: bool = True) -> None:
             os.kill(process.pid, signal.SIGKILL)
     if wait:
         process.join(timeout=5)
+
+
+def _processor_seconds(pid: int | None) -> float | None:
+    """Processor time that a process has used; None where it is gone or the system does not tell."""
+    stat = _stat(pid)
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") if stat else None
+
+
+def _stat(pid: int | None) -> list[str]:
+    """What Linux says of a process, from its state on; nothing of one that has ended, reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return stat if stat[0] not in "ZX" else []
 
 
 def _death(exitcode: int | None) -> str:

@@ -4,7 +4,6 @@ from typing import Any
 
 from andrea.study.desk import Desk, Summary
 from andrea.study.events import Run
-from andrea.study.sweep import Sweep
 from andrea.study.trials import Trial, propose, sampling
 from andrea.study.tuning import attributes, is_good, score
 from andrea.verdict.seeds import tuning_seed
@@ -27,8 +26,7 @@ class Search:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        asked = {key: value for key, value in desk.study.asked.items() if key in Sweep.model_fields}
-        self.sweep = Sweep.model_validate(asked)
+        self.sweep = desk.study.sweep
         self.arm = desk.study.arms[0]
         self.space = self.sweep.distributions()
         self.trials: list[dict[str, Any]] = []
@@ -36,9 +34,10 @@ class Search:
         desk.project = lambda desk: desk.journal.project({self.arm: self.space}, self._history())
 
     def note(self) -> str:
-        """What the display says of the generation at hand."""
-        first = self.trials[-1]["generation"] * self.sweep.generation
-        return f"trials {first} to {self.trials[-1]['number']} of {self.sweep.trials}"
+        """What the display says of the generation at hand; trials are numbered from 0, as Optuna does."""
+        first, last = self.trials[-1]["generation"] * self.sweep.generation, self.trials[-1]["number"]
+        several = f"trials {first} to {last}" if first < last else f"trial {last}"
+        return f"{several} of 0 to {self.sweep.trials - 1}"
 
     def next_generation(self) -> list[Run]:
         """Ask for all trials of a generation before any of them is run."""

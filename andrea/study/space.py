@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from andrea.config import RunConfig, parse_value
+from andrea.config import RunConfig
 from andrea.schema import Frozen
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ class Dimension(Frozen):
     """Distance between values of a range; empty means every number (every whole number, for whole-number settings)."""
     choices: list[Any] | None = Field(default=None, min_length=1)
     """The values, where they are not a range."""
-
-    @field_validator("choices")
-    @classmethod
-    def _numbers(cls, value: list[Any] | None) -> list[Any] | None:
-        # YAML reads 1e-3 as text.
-        return None if value is None else [_number(choice) for choice in value]
 
     @model_validator(mode="after")
     def _range_or_choices(self) -> Self:
@@ -129,11 +123,6 @@ def _type_of(key: str) -> Any:
     field = room.model_fields.get(name) if isinstance(room, type) and issubclass(room, Frozen) else None
     annotation = field.annotation if field is not None else None
     return next((kind for kind in (int, float) if annotation in (kind, kind | None)), annotation)
-
-
-def _number(value: Any) -> Any:
-    parsed = parse_value(value) if isinstance(value, str) else value
-    return parsed if isinstance(parsed, int | float) and not isinstance(parsed, bool) else value
 
 
 def _exact(value: float) -> Fraction:

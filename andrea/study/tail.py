@@ -1,9 +1,9 @@
 """Follows the metrics of runs at work by reading what was appended to their files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from andrea.store.files import record_of
 from andrea.store.runs import RunStore
 
 
@@ -35,12 +35,4 @@ class Tail:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+        return [record for line in whole.splitlines() if (record := record_of(line)) is not None]

@@ -7,10 +7,15 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from andrea.config import Loader
 from andrea.config import faults as faults_of
 from andrea.errors import UserError
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
+LARGEST = 1 << 20
+"""Bytes of a file that is read."""
+VALUES = 20_000
+"""Values of a file that are read; aliases count as often as they are used."""
 Where = tuple[str | int, ...]
 """Keys and indices from the root of the file to a value."""
 
@@ -23,6 +28,7 @@ class Source:
         self.content: dict[str, Any] = {}
         self._lines: dict[Where, int] = {(): 1}
         self._faults: list[tuple[int, str]] = []
+        self._values = 0
 
     def fault(self, where: Sequence[str | int], message: str) -> None:
         """Note a fault of the value at `where`; the same one twice is noted once."""
@@ -63,12 +69,17 @@ class Source:
         """End here if there is any fault.
 
         Raises:
-            UserError: all faults, one a line, in the order of the file.
+            UserError: all faults in the order of the file: `file:3: …`, or `file: line 3: …` and a line for each other.
         """
+        if len(self._faults) == 1:
+            raise UserError("{}:{}: {}".format(self.path, *self._faults[0]))
         if self._faults:
-            raise UserError("\n".join(f"{self.path}:{line}: {message}" for line, message in sorted(self._faults)))
+            raise UserError(f"{self.path}: " + "\n".join(f"line {line}: {what}" for line, what in sorted(self._faults)))
 
     def _read(self, node: yaml.Node, where: Where, above: frozenset[int], loader: yaml.SafeLoader) -> Any:
+        self._values += 1
+        if self._values > VALUES:
+            raise UserError(f"{self.path}:{node.start_mark.line + 1}: too much in it: more than {VALUES:,} values")
         if id(node) in above:
             self.fault(where, "refers to itself")
             return None
@@ -116,7 +127,9 @@ def read(path: Path) -> Source:
     """
     source = Source(path)
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"{path}: larger than 1 MiB; that is no file of settings")
+        loader = Loader(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -134,6 +147,8 @@ def read(path: Path) -> Source:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else f"{path}"
         raise UserError(f"{where}: not YAML: {error.problem or error.context}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}:{loader.line + 1}: nested too deep") from error
     finally:
         loader.dispose()
     return source

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from andrea.errors import UserError
-from andrea.store.files import locked, read_json, write_json
+from andrea.store.files import locked, read_mapping, write_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.projection import folder_of, wandb_id
@@ -28,8 +28,7 @@ def pending(folder: StudyFolder, store: RunStore, mode: WandbMode) -> list[dict[
     return [
         record
         for run_id, record in reversed(planned.items())
-        if (store.folder(run_id) / "result.json").exists()
-        and not _done(folder, known.get(wandb_id(folder, run_id)), mode)
+        if store.result(run_id) is not None and not _done(folder, known.get(wandb_id(folder, run_id)), mode)
     ]
 
 
@@ -72,8 +71,7 @@ def alone(folder: StudyFolder, wait_s: float) -> Iterator[None]:
 
 
 def _entries(folder: StudyFolder) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder_of(folder) / "mirrored.json") or {}
-    return found
+    return read_mapping(folder_of(folder) / "mirrored.json") or {}
 
 
 def _done(folder: StudyFolder, entry: dict[str, Any] | None, mode: WandbMode) -> bool:

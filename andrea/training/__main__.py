@@ -5,7 +5,7 @@ from pathlib import Path
 
 from andrea.config import build
 from andrea.errors import AndreaError, UserError, reason
-from andrea.store.files import read_json
+from andrea.store.files import read_mapping
 from andrea.training.job import Job
 
 
@@ -15,12 +15,9 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 1:
             raise UserError("usage: python -m andrea.training JOB.json")
         path = Path(arguments[0])
-        try:
-            described = read_json(path)
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON: {error}") from error
-        if not isinstance(described, dict):
-            raise UserError(f"{path}: no such job")
+        described = read_mapping(path)
+        if described is None:
+            raise UserError(f"{path}: {'not a job in JSON' if path.exists() else 'no such file'}")
         job = build(Job, described, str(path))
         result = job.run()
     except AndreaError as error:

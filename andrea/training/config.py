@@ -42,7 +42,7 @@ class TrainConfig(Frozen):
     """torch.compile; `auto` is off on a CPU and on on a GPU."""
     kernels: Literal["auto", "torch"] = "auto"
     """Who computes the memory-bound parts; plain torch until the CUDA kernels land."""
-    threads: int = Field(default=1, gt=0)
+    threads: int = Field(default=1, gt=0, le=1024)
     """CPU threads of a run: part of its identity, since 1 and 2 threads give other bits."""
     evals: int = Field(default=10, gt=0)
     """Evaluations along the run after the one at initialisation, evenly spaced, the last at the end."""

@@ -6,6 +6,7 @@ used, the platform, the route and the number of the repeat. What cannot change a
 
 import hashlib
 import importlib
+import os
 import platform as machine
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
+from andrea.training.memory import device_of, require_memory
 
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
 """Settings of `train` that change bits but not the experiment."""
@@ -49,9 +51,10 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
     """
     schedule.steps(cfg)
     require_batches(prepared, cfg.train.batch_size, cfg.model.context)
-    device = cfg.train.device if cfg.train.device != "auto" else host_device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    cores = os.cpu_count() or 1
+    if cfg.train.threads > cores:
+        raise UserError(f"train.threads {cfg.train.threads}: this machine has {cores} cores; ask for {cores} or fewer")
+    device = device_of(cfg, host_device)
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: this torch sees no CUDA device; use --device cpu")
     on_gpu = device == "cuda"
@@ -66,9 +69,11 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
         "vocab_size": require_vocab(prepared, cfg.model.vocab_size),
         "final_norm": cfg.model.has_final_norm,
     }
-    return cfg.model_copy(
+    resolved = cfg.model_copy(
         update={"train": cfg.train.model_copy(update=train), "model": cfg.model.model_copy(update=model)}
     )
+    require_memory(resolved)
+    return resolved
 
 
 def identity(

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import torch
 
-from andrea.errors import UserError
+from andrea.errors import UserError, reason
 from andrea.model import accounting
 from andrea.model.config import VARIANTS, ModelConfig, variant
 from andrea.model.gpt import GPT
 from andrea.model.variants import users_own
-
-STAND_IN = 256
-"""Vocabulary while the tokenizer's is not known."""
+from andrea.training.memory import STAND_IN
 
 
 def rehearse(cfg: ModelConfig, where: str) -> None:
@@ -34,9 +32,9 @@ def rehearse(cfg: ModelConfig, where: str) -> None:
         accounting.flops_per_token(cfg)
         accounting.memory(cfg, batch_size=1)
         made = _parameters(_run(cfg))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = _line(error, {part.__module__ for part in own.values()})
-        raise UserError(f"{named}{line}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{named}{line}: {reason(error)}") from error
     wrong = {group: n for group, n in made.items() if n != told[group]}
     off = [f"{group}: it says {told[group]:,}, what it builds has {n:,}" for group, n in wrong.items()]
     if off:
@@ -79,7 +77,7 @@ def _parameters(model: GPT) -> dict[str, int]:
     return made | {"norms": sum(p.numel() for p in model.parameters()) - sum(made.values())}
 
 
-def _line(error: Exception, modules: set[str]) -> str:
+def _line(error: BaseException, modules: set[str]) -> str:
     """Where the error came from in the user's own file, if it did."""
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
     found = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]

@@ -1,0 +1,59 @@
+"""Whether a run fits into this machine, by arithmetic alone, before anything is built."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from andrea.config import RunConfig
+from andrea.errors import UserError
+from andrea.model.accounting import memory
+
+STAND_IN = 256
+"""Vocabulary while the tokenizer's is not known."""
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def device_of(cfg: RunConfig, host_device: str = "auto") -> str:
+    """`cpu` or `cuda`: what the settings name, else what the command named, else what there is."""
+    device = cfg.train.device if cfg.train.device != "auto" else host_device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def require_memory(cfg: RunConfig, where: str = "") -> None:
+    """Refuse what cannot be held: weights, gradients, optimizer and the activations of one forward pass.
+
+    Args:
+        where: what to call this run in the message.
+
+    Raises:
+        UserError: it needs more than the machine (on a GPU: the device) has.
+    """
+    train, on_gpu = cfg.train, device_of(cfg) == "cuda" and torch.cuda.is_available()
+    half = train.dtype == "bfloat16" or (train.dtype == "auto" and on_gpu)
+    model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
+    rows = min(train.micro_batch or train.batch_size, train.batch_size)
+    needed = memory(model, rows, "bfloat16" if half else "float32")
+    there = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
+    if (total := sum(needed.values())) > there:
+        rows_matter = total - needed["activations"] < there and rows > 1
+        raise UserError(
+            f"{where}training this model needs about {_size(total)}, this "
+            f"{'GPU' if on_gpu else 'machine'} has {_size(there)}: "
+            + ("lower train.micro_batch" if rows_matter else "make the model smaller")
+        )
+
+
+def installed() -> int:
+    """Bytes of memory that processes here may use: the machine's, or what a container leaves of it."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(machine, int(CGROUP.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit: `max`
+        return machine
+
+
+def _size(number: float) -> str:
+    return f"{number / 2**40:,.1f} TiB" if number >= 2**40 else f"{number / 2**30:,.1f} GiB"

@@ -1,0 +1,156 @@
+"""What a report says in words: many arms, runs that did not train, budgets that are short."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import analysis_store
+import pandas as pd
+import pytest
+import yaml
+from analysis_store import Writer, finished, swept
+from report_page import Page, read_page
+
+from andrea.analysis import rate_curves
+from andrea.analysis.build import make_report
+from andrea.analysis.load import Study, load
+from andrea.verdict.judge import judge
+from andrea.verdict.protocol import Protocol
+from andrea.verdict.rates import grid
+from andrea.verdict.records import ArmData
+
+REPORTS = Path(__file__).parents[1] / "reports"
+
+
+def made(writer: Writer, script: str = "comparison.py") -> Page:
+    """The page of the report."""
+    return read_page(make_report(writer.store, writer.folder, ["html"], REPORTS / script, None)[0])
+
+
+def head(page: Page) -> str:
+    """What stands on the first screen, in one line."""
+    return " ".join(page.text[: page.text.index("How it was done")].split())
+
+
+def asked_again(writer: Writer, **asked: object) -> Writer:
+    """The same study with another protocol.yaml."""
+    (writer.folder.path / "protocol.yaml").write_text(yaml.safe_dump(writer.asked | asked))
+    return writer
+
+
+@pytest.fixture(scope="module")
+def ratios(tmp_path_factory: pytest.TempPathFactory) -> Writer:
+    """Four arms whose labels are bare numbers, two of them worse; all stall at the highest rate, two already before."""
+    labels = {"r4": "4", "r1": "1", "r2": "2", "r8": "8/3"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis_store, "CLIFF", {"r4": 0.02, "r1": 0.008, "r2": 0.008, "r8": 0.02})
+        writer = finished(
+            tmp_path_factory.mktemp("ratios"), {"r1": 0.2, "r2": 0.3}, name="mlp-ratio", arms=tuple(labels)
+        )
+    arms = {arm: {"label": label, "set": {}} for arm, label in labels.items()}
+    return asked_again(writer, arms=arms, factor="mlp_ratio")
+
+
+def never_trained(root: Path) -> Writer:
+    """A study of which no tuning run trained."""
+    writer = Writer(root)
+    writer.tuning_loss = lambda arm, lr: None  # type: ignore[method-assign]
+    rates = grid(7, writer.rules["center"])
+    points = {arm: [writer._trial(arm, lr, "grid", i, {}) for i, lr in enumerate(rates)] for arm in writer.arms}
+    told = {"lr": None, "method": None, "note": "no good trial", "edge": None, "fit": None, "grid": rates}
+    told |= {"hardly_tuned": False, "regret": None, "untrainable": True}
+    writer.folder.write("choices.json", {arm: {**told, "points": points[arm]} for arm in writer.arms})
+    pre, post = (ArmData(arm, untrainable=True) for arm in writer.arms)
+    verdicts = [verdict.to_dict() for verdict in judge(Protocol(**writer.rules), pre, [post])]
+    writer.folder.write("verdict.json", {"verdicts": verdicts, "baseline": {}, "method": 1, "complete": True})
+    return writer
+
+
+def test_several_arms_are_told_by_verdict_and_bare_numbers_have_their_factor(ratios: Writer) -> None:
+    said = head(made(ratios))
+    assert "mlp_ratio 1 and 2 are worse than mlp_ratio 4; mlp_ratio 8/3 is equivalent to mlp_ratio 4 within" in said
+    assert "mlp_ratio 1 and 2, each: 2 stalled of 7 runs in tuning" in said
+    assert "Final loss against mlp_ratio 4, paired by seed" in said
+
+
+def test_a_study_whose_baseline_never_trained_says_what_stalled_means_and_to_train_longer(tmp_path: Path) -> None:
+    page = made(never_trained(tmp_path))
+    said = head(page)
+    assert "This study cannot answer: no tuning run of the baseline was good" in said
+    assert "pre and post, each: all 5 runs in tuning stalled. Stalled: at the end still no better than" in said
+    assert "the token frequencies (unigram 2.97 nats). No rate trained even the baseline: train longer" in said
+    assert "with more --tokens than 204,800" in said
+    assert "No learning-rate curves" in said and not [1 for tag, a in page.elements if a.get("id") == "learning-rates"]
+    assert [text for text, _ in page.column("verdicts", "replicates diverged, stalled")] == ["–", "–"]
+
+
+@pytest.mark.parametrize(("reached", "short"), [(1.0, True), (0.5, False)])
+def test_stalled_runs_that_were_still_falling_ask_for_more_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: float, short: bool
+) -> None:
+    records = Writer._records
+
+    def straight(self: Writer, *run: Any) -> list[dict[str, Any]]:
+        """The evaluated loss on a straight line to its end, which it reaches after that share of the tokens."""
+        told = records(self, *run)
+        ends = [row for row in told if row["kind"] == "eval"]
+        for row in ends[1:-1]:
+            share = min(1.0, row["tokens"] / ends[-1]["tokens"] / reached)
+            row["loss"] = ends[0]["loss"] + share * (ends[-1]["loss"] - ends[0]["loss"])
+        return told
+
+    monkeypatch.setattr(Writer, "_records", straight)
+    said = head(made(finished(tmp_path)))
+    assert "2 stalled of 7 runs in tuning" in said and ("--tokens" in said) == short
+    assert ("2 of 2 stalled runs was still falling, so the budget may be what is short: train longer" in said) == short
+
+
+def drawn(study: Study) -> tuple[dict[str, Any], pd.DataFrame]:
+    """The specification of the learning-rate figure, and its trials."""
+    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
+    layer = next(la for la in spec["layer"] if la["encoding"].get("shape"))
+    data = layer["data"].get("values") or spec["datasets"][layer["data"]["name"]]
+    return spec, pd.read_csv(io.StringIO(data))
+
+
+def test_runs_that_failed_at_one_rate_stand_in_rows_of_their_arms_under_one_tick(ratios: Writer) -> None:
+    spec, trials = drawn(load(ratios.folder, ratios.store))
+    failed, good = trials[trials["state"] == "stalled"], trials[trials["state"] == "completed"]
+    assert failed.groupby("lr")["arm"].nunique().max() == 4, "all four stall at the highest rate"
+    assert not failed.duplicated(["lr", "drawn"]).any() and failed["drawn"].min() > good["drawn"].max()
+    assert "'loss at init'" in json.dumps(spec)
+    y = next(la["encoding"]["y"] for la in spec["layer"] if la["encoding"].get("shape"))
+    bend = y["scale"]["domain"][1]
+    assert sum(value > bend for value in y["axis"]["values"]) == 1 and failed["drawn"].min() > bend
+
+
+def test_one_run_that_trained_still_has_an_axis_to_read(ratios: Writer) -> None:
+    study = load(ratios.folder, ratios.store)
+    lowest = study.trials["score"].idxmin()
+    trials = study.trials.assign(ok=False, stalled=True)
+    trials.loc[lowest, "ok"], trials.loc[lowest, "stalled"] = True, False
+    spec = rate_curves.learning_rates(trials, {}, study.arms)
+    low, bend, _ = spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert bend - low >= rate_curves.LEAST
+
+
+def test_exploratory_is_explained_and_each_regret_has_its_name(tmp_path: Path) -> None:
+    writer = finished(tmp_path)
+    writer.folder.write("resolved.json", writer.folder.read("resolved.json") | {"exploratory": True})
+    page = made(writer)
+    assert "Some runs were made before this protocol was frozen, by another study" in head(page)
+    assert "regret (nats)" in page.headers["rates"] and "regret of both (nats)" in page.headers["power"]
+    assert [text for text, _ in page.column("costs", "peak memory")] == ["296 MiB", "296 MiB"]
+
+
+def test_a_sweep_over_one_parameter_has_no_others_that_vary(tmp_path: Path) -> None:
+    two = swept(tmp_path / "two")
+    assert "The other parameters vary too" in made(two, "sweep.py").text
+    one = swept(tmp_path / "one")
+    runs = one.folder.path / "runs.jsonl"
+    lines = [json.loads(line) for line in runs.read_text().splitlines()]
+    for line in lines:
+        del line["params"]["train.weight_decay"]
+    runs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "The other parameters" not in made(one, "sweep.py").text
