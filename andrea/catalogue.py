@@ -89,7 +89,7 @@ def title(path: Path) -> str:
         if path.suffix == ".py":
             return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
         content = yaml.safe_load(text)
-    except (OSError, ValueError, SyntaxError, yaml.YAMLError):
+    except (OSError, ValueError, SyntaxError, RecursionError, yaml.YAMLError):
         return ""
     asked = content.get("question") if isinstance(content, dict) else None
     return " ".join(str(asked).split()) if asked else ""

@@ -2,8 +2,11 @@
 
 import io
 
+import pytest
+
 from andrea.cli.board import Board
 from andrea.cli.display import Lines, Live, describe, make_display
+from andrea.study.events import Observers
 
 GRID = [{"run_id": f"r{i}", "arm": "post", "phase": "tune", "lr": 0.00316, "seed": 1_000_000} for i in range(4)]
 
@@ -171,3 +174,13 @@ def test_a_generation_of_a_sweep_is_told_as_it_is():
         display.phase("trial", "trials 2 to 3 of 0 to 4")
         display.started({"run_id": "x"})
     assert stream.getvalue() == "trials 2 to 3 of 0 to 4\n"
+
+
+def test_a_reader_that_has_gone_stops_the_study_and_is_no_fault_of_the_display(tmp_path):
+    work, _ = board()
+    with (tmp_path / "pipe").open("w") as stream:
+        display = make_display(work, stream)
+        stream.write = lambda text: (_ for _ in ()).throw(BrokenPipeError)
+        with pytest.raises(SystemExit) as stopped:
+            Observers([display]).say("a line")
+    assert stopped.value.code == 1

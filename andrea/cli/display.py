@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from andrea.analysis.text import big, loss, seconds
 from andrea.cli.board import Board, Job
+from andrea.cli.guard import abandon
 from andrea.cli.output import parameter
 from andrea.study.events import Observer, Run
 from andrea.verdict.seeds import tuning_seed
@@ -96,8 +97,13 @@ class Lines(Observer):
         return ", ".join(self._labels.get(arm, arm) for arm in arms[0].split(", "))
 
     def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            # Nobody reads any more (`| head`): stop as programs do on a closed pipe; the same command resumes.
+            abandon(self._stream)
+            raise SystemExit(1) from None
 
 
 class Live(Lines):

@@ -56,7 +56,7 @@ def mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _abandon(stream: Any) -> None:
+def abandon(stream: Any) -> None:
     """What cannot be written any more must not be tried again when Python ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -69,7 +69,7 @@ def _ended(error: BaseException, command: str | None = None) -> typer.Exit:
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"andrea: {said}\n")
         sys.stderr.flush()
