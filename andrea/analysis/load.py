@@ -246,7 +246,8 @@ def _differences(runs: pd.DataFrame, arms: list[str], baseline: str | None) -> p
         if arm == baseline or mine.empty:
             continue
         pairs = mine.merge(base, left_on="seed", right_on="baseline_seed", how="left")
-        pairs["ok"] = pairs["ok"] & (pairs["baseline_ok"] == True)  # noqa: E712  (missing is not ok)
+        # A baseline that is missing is not ok.
+        pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)
         pairs["difference"] = pairs["loss"] - pairs["baseline_loss"]
         parts.append(pairs.sort_values("seed")[list(DIFFERENCES)])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(DIFFERENCES))

@@ -50,9 +50,11 @@ class Dispatcher:
         """
         self._batch = Batch()
         self._runs = {run["run_id"]: run for run in reversed(runs)}
-        self._pending = deque(dict.fromkeys(run["run_id"] for run in runs))
         self._running: dict[str, Tail] = {}
         self._elsewhere: list[str] = []
+        # What the store has is told first and together.
+        wanted = dict.fromkeys(run["run_id"] for run in runs)
+        self._pending = deque(run_id for run_id in wanted if not self._found(run_id, reused=True))
         while self._pending or self._running or self._elsewhere:
             self._fill()
             if self._running or self._elsewhere:
