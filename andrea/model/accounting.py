@@ -1,9 +1,9 @@
 """Parameters, FLOPs and memory of a model from its configuration alone: nothing is built, torch is not loaded."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from andrea.errors import UserError
-from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig, variant
 from andrea.model.variants import activations
 
@@ -37,20 +37,22 @@ def vocabulary(cfg: ModelConfig) -> int:
 
 
 def parameters(cfg: ModelConfig) -> dict[str, int]:
-    """Parameters by group. A tied head has none of its own.
+    """Parameters by group. A tied head has none of its own but for its bias.
 
     Raises:
         UserError: vocab_size is empty.
     """
     table = vocabulary(cfg) * cfg.d_model
-    norm, placement, mlp = _parts(cfg)
+    norm = int(_part(cfg, "norm").count(cfg))
+    outside = cfg.has_final_norm + cfg.embedding_norm
     return {
         "token_embedding": table,
-        "position_embedding": cfg.context * cfg.d_model,
-        "attention": cfg.n_layer * Attention.count(cfg),
-        "mlp": cfg.n_layer * int(mlp.count(cfg)),
-        "norms": cfg.n_layer * int(placement.count(cfg)) + (int(norm.count(cfg)) if cfg.has_final_norm else 0),
-        "head": 0 if cfg.tied else table,
+        "position_embedding": int(_part(cfg, "positions").count(cfg)),
+        "attention": _over_layers(cfg, lambda layer: int(_part(layer, "attention").count(layer))),
+        "mlp": _over_layers(cfg, lambda layer: int(_part(layer, "activation").count(layer))),
+        "norms": _over_layers(cfg, lambda layer: int(_part(layer, "norm_placement").count(layer))) + outside * norm,
+        "residual": _over_layers(cfg, lambda layer: 2 * int(_part(layer, "residual").count(layer))),
+        "head": (0 if cfg.tied else table) + (vocabulary(cfg) if cfg.head_bias else 0),
     }
 
 
@@ -62,23 +64,22 @@ def total(cfg: ModelConfig) -> int:
 def non_embedding(cfg: ModelConfig) -> int:
     """Parameters outside the tables of tokens and positions and outside the head, tied or not."""
     groups = parameters(cfg)
-    return groups["attention"] + groups["mlp"] + groups["norms"]
+    return sum(groups[name] for name in ("attention", "mlp", "norms", "residual"))
 
 
 def flops_per_token(cfg: ModelConfig) -> Flops:
     """FLOPs of one token, averaged over the positions of a full context.
 
-    Counted are matrix products: the linear maps, attention's scores and values over the (T + 1) / 2 positions that a
-    token sees on average, and the head once. Lookups cost nothing; elementwise work is not counted. Counters that
+    Counted are matrix products: the linear maps, attention's scores and values over the positions that a token sees on
+    average (`Attention.seen`), and the head once. Lookups cost nothing; elementwise work is not counted. Counters that
     ignore the causal mask (`6N + 12·L·d·T`) say more.
 
     Raises:
         UserError: vocab_size is empty.
     """
-    norm, placement, mlp = _parts(cfg)
-    block = Attention.flops(cfg) + float(mlp.flops(cfg)) + float(placement.flops(cfg))
-    final = float(norm.flops(cfg)) if cfg.has_final_norm else 0.0
-    forward = cfg.n_layer * block + final + 2.0 * cfg.d_model * vocabulary(cfg)
+    blocks = _over_layers(cfg, lambda layer: sum(float(part.flops(layer)) * times for part, times in in_block(layer)))
+    outside = (cfg.has_final_norm + cfg.embedding_norm) * float(_part(cfg, "norm").flops(cfg))
+    forward = blocks + outside + 2.0 * cfg.d_model * vocabulary(cfg)
     return Flops(forward, 2 * forward)
 
 
@@ -104,19 +105,33 @@ def memory(cfg: ModelConfig, batch_size: int, dtype: Literal["float32", "bfloat1
 
 def _kept_bytes(cfg: ModelConfig, width: int) -> float:
     """Bytes per token that wait for the backward pass, `width` bytes an element."""
-    norm, placement, mlp = _parts(cfg)
-    block = sum(activations(part, cfg) for part in (Attention, mlp, placement))
-    final = activations(norm, cfg) if cfg.has_final_norm else 0.0
-    elements = cfg.n_layer * block + final + cfg.d_model  # the last one is the head's input
-    masks = (1 + 2 * cfg.n_layer) * cfg.d_model if cfg.dropout else 0  # one byte an element
+    blocks = _over_layers(cfg, lambda layer: sum(activations(part, layer) * times for part, times in in_block(layer)))
+    outside = (cfg.has_final_norm + cfg.embedding_norm) * activations(_part(cfg, "norm"), cfg)
+    elements = blocks + outside + cfg.d_model  # the last one is the head's input
+    dropped = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(cfg.dropouts.residual)  # masks, one byte an element
     log_probabilities = FLOAT32 * vocabulary(cfg)
-    return width * elements + masks + log_probabilities + 2 * INT64  # token and target
+    return float(width * elements + dropped * cfg.d_model + log_probabilities + 2 * INT64)  # token and target
 
 
-def _parts(cfg: ModelConfig) -> tuple[Any, Any, Any]:
-    """The classes of the norm, the placement and the MLP."""
-    return (
-        variant("norm", cfg.norm),
-        variant("norm_placement", cfg.norm_placement),
-        variant("activation", cfg.activation),
-    )
+def in_block(layer: ModelConfig) -> list[tuple[Any, int]]:
+    """The classes of a block's parts, and how often each stands in it."""
+    once = ("attention", "activation", "norm_placement")
+    return [*((_part(layer, axis), 1) for axis in once), (_part(layer, "residual"), 2)]
+
+
+def kinds(cfg: ModelConfig) -> list[tuple[ModelConfig, int]]:
+    """Configurations of blocks that differ (`ModelConfig.at_layer`), and how many blocks have each."""
+    if cfg.full_every is None:
+        return [(cfg, cfg.n_layer)]
+    full = cfg.n_layer // cfg.full_every
+    return [(cfg.at_layer(0), cfg.n_layer - full), (cfg.at_layer(cfg.full_every - 1), full)]
+
+
+def _over_layers(cfg: ModelConfig, of_one: Callable[[ModelConfig], Any]) -> Any:
+    """A number summed over the blocks."""
+    return sum(count * of_one(layer) for layer, count in kinds(cfg))
+
+
+def _part(cfg: ModelConfig, axis: str) -> Any:
+    """The class of the variant that is chosen on an axis."""
+    return variant(axis, getattr(cfg, axis))

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from andrea.model import accounting
-from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig, variant
+from andrea.model.fit import Quantity, Setting, deviation, fit, quantity
 from andrea.model.variants import matmul_flops, shapes
 
 BYTES = 256
@@ -50,47 +50,66 @@ def describe(cfg: ModelConfig, batch_size: int = 1, preset: str | None = None) -
 
 def compare(cfgs: Mapping[str, ModelConfig]) -> list[Row]:
     """One row per model: `name`, parameters by group, `total`, `non_embedding`, `flops_per_token` (forward and
-    backward), `difference` (parameters more than the first one's, in per cent) and `notes`."""
+    backward), `difference` and `flops_difference` (more than the first one's, in per cent) and `notes`."""
     compared: list[Row] = []
     for name, asked in cfgs.items():
         cfg, notes = _with_vocabulary(asked)
-        total = accounting.total(cfg)
-        first = compared[0]["total"] if compared else total
+        total, flops = accounting.total(cfg), accounting.flops_per_token(cfg).total
+        first = compared[0] if compared else {"total": total, "flops_per_token": flops}
         compared.append(
             {"name": name}
             | accounting.parameters(cfg)
             | {
                 "total": total,
                 "non_embedding": accounting.non_embedding(cfg),
-                "flops_per_token": accounting.flops_per_token(cfg).total,
-                "difference": 100 * (total / first - 1),
+                "flops_per_token": flops,
+                "difference": 100 * (total / first["total"] - 1),
+                "flops_difference": 100 * (flops / first["flops_per_token"] - 1),
                 "notes": notes,
             }
         )
     return compared
 
 
+def fits(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[Row]:
+    """What `match` would solve each later model for, to come nearest to the first: one row per later model with `name`,
+    `setting` (dotted), `was`, `became` and `deviation` (of params and flops, as a share of the first one's); without
+    the last three where no value changes anything."""
+    (_, base), *others = [(name, _with_vocabulary(cfg)[0]) for name, cfg in cfgs.items()]
+    found: list[Row] = []
+    for name, cfg in others:
+        row: Row = {"name": name, "setting": f"model.{by}"}
+        if fitted := fit(cfg, quantity(base, on), on, by):
+            row |= {"was": fitted.was, "became": fitted.became, "deviation": deviation(fitted.config, base)}
+        found.append(row)
+    return found
+
+
 def rows(cfg: ModelConfig) -> list[Row]:
     """The tree of parts; see `describe`."""
-    vocab_size, d, repeats = accounting.vocabulary(cfg), cfg.d_model, cfg.n_layer
-    norm = variant("norm", cfg.norm)
-    tree = [
-        _row("token_embedding", 0, 1, (vocab_size, d), vocab_size * d, 0.0),
-        _row("position_embedding", 0, 1, (cfg.context, d), cfg.context * d, 0.0),
-    ]
-    inside = (
-        _part("attn", Attention, cfg, "scores and values, causal")
-        + _part("mlp", variant("activation", cfg.activation), cfg)
-        + _part("norms", variant("norm_placement", cfg.norm_placement), cfg)
-    )
-    parts = [row for row in inside if row["depth"] == 1]
-    tree.append(_row("blocks", 0, repeats, None, sum(r["parameters"] for r in parts), sum(r["flops"] for r in parts)))
-    tree += inside
+    vocab_size, d = accounting.vocabulary(cfg), cfg.d_model
+    norm, positions = variant("norm", cfg.norm), variant("positions", cfg.positions)
+    tree = [_row("token_embedding", 0, 1, (vocab_size, d), vocab_size * d, 0.0)]
+    if table := positions.count(cfg):
+        tree.append(_row("position_embedding", 0, 1, (cfg.context, d), int(table), 0.0))
+    if cfg.embedding_norm:
+        tree.append(_row("embedding_norm", 0, 1, None, int(norm.count(cfg)), float(norm.flops(cfg))))
+    for layer, count in accounting.kinds(cfg):
+        inside = (
+            _part("attn", variant("attention", cfg.attention), layer, count, "scores and values, causal")
+            + _part("mlp", variant("activation", cfg.activation), layer, count)
+            + _part("norms", variant("norm_placement", cfg.norm_placement), layer, count)
+        )
+        if join := 2 * int(variant("residual", cfg.residual).count(layer)):
+            inside.append(_row("joins", 1, count, None, join, 0.0))
+        parts = [row for row in inside if row["depth"] == 1]
+        name = "blocks" if layer.window is None or cfg.full_every is None else f"blocks, window {layer.window}"
+        tree.append(_row(name, 0, count, None, sum(r["parameters"] for r in parts), sum(r["flops"] for r in parts)))
+        tree += inside
     if cfg.has_final_norm:
         tree.append(_row("final_norm", 0, 1, None, int(norm.count(cfg)), float(norm.flops(cfg))))
     head = "head (the token embedding)" if cfg.tied else "head"
-    own = 0 if cfg.tied else vocab_size * d
-    tree.append(_row(head, 0, 1, (vocab_size, d), own, 2.0 * vocab_size * d))
+    tree.append(_row(head, 0, 1, (vocab_size, d), accounting.parameters(cfg)["head"], 2.0 * vocab_size * d))
     total = accounting.total(cfg)
     return [row | {"share": row["parameters"] / total} for row in tree]
 
@@ -114,16 +133,16 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
     return note
 
 
-def _part(name: str, part: Any, cfg: ModelConfig, rest: str = "other") -> list[Row]:
-    """A part of every block and, one deeper, its parameters; what its FLOPs hold beyond them is the row `rest`."""
+def _part(name: str, part: Any, cfg: ModelConfig, count: int, rest: str = "other") -> list[Row]:
+    """A part of `count` blocks and, one deeper, its parameters; what its FLOPs hold beyond them is the row `rest`."""
     known = shapes(part, cfg)
     leaves = [
-        _row(leaf, 2, cfg.n_layer, shape, math.prod(shape), float(matmul_flops(shape))) for leaf, shape in known.items()
+        _row(leaf, 2, count, shape, math.prod(shape), float(matmul_flops(shape))) for leaf, shape in known.items()
     ]
     beyond = float(part.flops(cfg)) - sum(matmul_flops(shape) for shape in known.values())
     if leaves and beyond:
-        leaves.append(_row(rest, 2, cfg.n_layer, None, 0, beyond))
-    return [_row(name, 1, cfg.n_layer, None, int(part.count(cfg)), float(part.flops(cfg))), *leaves]
+        leaves.append(_row(rest, 2, count, None, 0, beyond))
+    return [_row(name, 1, count, None, int(part.count(cfg)), float(part.flops(cfg))), *leaves]
 
 
 def _row(name: str, depth: int, times: int, shape: tuple[int, ...] | None, parameters: int, flops: float) -> Row:

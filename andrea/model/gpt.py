@@ -1,4 +1,4 @@
-"""The language model: token and position tables, blocks, an optional norm, a head.
+"""The language model: token table, positions, blocks, norms where the placement has them, a head.
 
 Shapes: B sequences, T positions, C = d_model, V = vocab_size.
 """
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from andrea.model.accounting import vocabulary
 from andrea.model.config import ModelConfig, variant
-from andrea.model.inits import initialise
+from andrea.model.inits import initialise, output_scale
 
 
 class GPT(nn.Module):
@@ -24,14 +24,16 @@ class GPT(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         vocab_size = vocabulary(cfg)
-        placement = variant("norm_placement", cfg.norm_placement)
+        placement, norm = variant("norm_placement", cfg.norm_placement), variant("norm", cfg.norm)
         self.config = cfg
+        self.output_scale = output_scale(cfg)
         self.token_embedding = nn.Embedding(vocab_size, cfg.d_model)
-        self.position_embedding = nn.Embedding(cfg.context, cfg.d_model)
-        self.dropout = nn.Dropout(cfg.dropout)
-        self.blocks = nn.ModuleList(placement.build(cfg) for _ in range(cfg.n_layer))
-        self.final_norm = variant("norm", cfg.norm).build(cfg) if cfg.has_final_norm else nn.Identity()
-        self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        self.position_embedding = variant("positions", cfg.positions).build(cfg)
+        self.embedding_norm = norm.build(cfg) if cfg.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(cfg.dropouts.embedding)
+        self.blocks = nn.ModuleList(placement.build(cfg.at_layer(i)) for i in range(cfg.n_layer))
+        self.final_norm = norm.build(cfg) if cfg.has_final_norm else nn.Identity()
+        self.head = nn.Linear(cfg.d_model, vocab_size, bias=cfg.head_bias)
         _tie(self)
         self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
 
@@ -45,19 +47,47 @@ class GPT(nn.Module):
         Raises:
             ValueError: more positions than the context has.
         """
-        B, T = tokens.shape
-        if self.config.context < T:
-            raise ValueError(f"{T} tokens do not fit into a context of {self.config.context}")
-        x_BTC = self.dropout(self.token_embedding(tokens) + self.position_embedding.weight[:T])
+        x_BTC = self.embed(tokens)
         for block in self.blocks:
             x_BTC = block(x_BTC)
-        logits_BTV: Tensor = self.head(self.final_norm(x_BTC))
-        if targets is None:
-            return logits_BTV
+        logits_BTV = self.unembed(x_BTC)
+        return logits_BTV if targets is None else self._loss(logits_BTV, targets)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What the first block reads, [B, T, C].
+
+        Raises:
+            ValueError: more positions than the context has.
+        """
+        cfg, T = self.config, tokens.shape[1]
+        if cfg.context < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {cfg.context}")
+        x_BTC: Tensor = self.token_embedding(tokens)
+        if cfg.token_scale != 1:
+            x_BTC = x_BTC * cfg.token_scale
+        if self.position_embedding is not None:
+            x_BTC = x_BTC + self.position_embedding(T)
+        y_BTC: Tensor = self.dropout(self.embedding_norm(x_BTC))
+        return y_BTC
+
+    def unembed(self, x_BTC: Tensor) -> Tensor:
+        """Logits [B, T, V] of a residual stream: as the last block leaves it, or any earlier one (a logit lens)."""
+        x_BTC = self.final_norm(x_BTC)
+        if self.output_scale != 1:
+            x_BTC = x_BTC * self.output_scale
+        logits_BTV: Tensor = self.head(x_BTC)
+        cap = self.config.logit_softcap
+        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def _loss(self, logits_BTV: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy; the z-loss acts on the training's gradient alone, so that losses stay comparable."""
         # Half precision is too coarse for the loss; float64 (gradient checks) stays what it is.
         logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none")
-        return loss.view(B, T)
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        if self.config.z_loss and self.training:
+            penalty = self.config.z_loss * logits_BTV.logsumexp(-1).square() * (targets >= 0)
+            loss = loss + (penalty - penalty.detach())
+        return loss
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Between kinds of tensors (`to("meta")`, `to_empty`) torch makes a new parameter at every place that has one.

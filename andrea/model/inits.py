@@ -7,6 +7,8 @@ parameter in common.
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
@@ -14,19 +16,119 @@ from andrea.model.config import ModelConfig, variant
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+RESIDUAL = (".attn.proj.weight", ".mlp.down.weight")
+"""Ends of the names of matrices that write into the residual stream: two per block."""
 
-class GPT2:
-    """N(0, init_std) for every matrix and table; residual projections, whatever the sublayer, divided by √(2L)."""
+
+class Init(ABC):
+    """A rule of initial scales. Never instantiated; a user's own may be any class with `scale`."""
 
     numerics = 1
     """Version of the numbers it gives."""
-    residual = (".attn.proj.weight", ".mlp.down.weight")
-    """Ends of the names of matrices that write into the residual stream: two per block."""
+    reads: tuple[str, ...] = ()
+    """Settings that this rule reads and not every other."""
+
+    @classmethod
+    @abstractmethod
+    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        """Standard deviation of a matrix [out, in] or table; queries, keys and values are asked for one by one, as
+        `blocks.0.attn.q.weight` and so on."""
+
+    @classmethod
+    def lr(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        """Factor of the learning rate of a parameter."""
+        return 1.0
+
+    @classmethod
+    def score_scale(cls, cfg: ModelConfig) -> float | None:
+        """Factor of the attention scores; None: 1/√D."""
+        return None
+
+    @classmethod
+    def output_scale(cls, cfg: ModelConfig) -> float:
+        """Factor of what the head reads."""
+        return 1.0
+
+
+class GPT2(Init):
+    """N(0, init_std) for every matrix and table; residual projections, whatever the sublayer, divided by √(2L)."""
 
     @classmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a matrix or table."""
-        return cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(cls.residual) else cfg.init_std
+        return cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(RESIDUAL) else cfg.init_std
+
+
+class Xavier(Init):
+    """√(2 / (in + out)) for every matrix (Glorot & Bengio 2010), its normal form; tables and head `init_std`."""
+
+    @classmethod
+    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        return math.sqrt(2 / (shape[0] + shape[1])) if hidden(name) else cfg.init_std
+
+
+class FanIn(Init):
+    """1/√in for every matrix (LeCun et al. 1998): products keep the variance of what they read; tables and head
+    `init_std`."""
+
+    @classmethod
+    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        return 1 / math.sqrt(shape[1]) if hidden(name) else cfg.init_std
+
+
+class ZeroOut(Init):
+    """As `gpt2`, but matrices that write into the residual stream are 0: every block starts as the identity (Zhang et
+    al. 2019, Fixup; µP's advice)."""
+
+    @classmethod
+    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        return 0.0 if name.endswith(RESIDUAL) else cfg.init_std
+
+
+class MuP(Init):
+    """Maximal update parametrization for Adam (Yang et al. 2022, table 8): with w = d_model / mup_base, matrices inside
+    the blocks start at init_std/√w (residual ones also over √(2L)) and learn at 1/w of the rate, scores are divided by
+    D and not √D, and what the head reads by w. Tables, vectors and the head keep scale and rate."""
+
+    reads = ("mup_base",)
+
+    @classmethod
+    def width(cls, cfg: ModelConfig) -> float:
+        """How many times wider than the base the model is."""
+        return cfg.d_model / cfg.mup_base
+
+    @classmethod
+    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        std = GPT2.scale(cfg, name, shape)
+        return std / math.sqrt(cls.width(cfg)) if hidden(name) else std
+
+    @classmethod
+    def lr(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+        return 1 / cls.width(cfg) if hidden(name) and len(shape) >= 2 else 1.0
+
+    @classmethod
+    def score_scale(cls, cfg: ModelConfig) -> float:
+        return 1 / cfg.d_head
+
+    @classmethod
+    def output_scale(cls, cfg: ModelConfig) -> float:
+        return 1 / cls.width(cfg)
+
+
+def hidden(name: str) -> bool:
+    """Whether a parameter is inside a block: neither a table nor the head."""
+    return name.startswith("blocks.")
+
+
+def score_scale(cfg: ModelConfig) -> float | None:
+    """Factor of the attention scores: the setting, or the init rule's; None: 1/√D."""
+    rule = variant("init", cfg.init)
+    return cfg.attn_scale if cfg.attn_scale is not None or not issubclass(rule, Init) else rule.score_scale(cfg)
+
+
+def output_scale(cfg: ModelConfig) -> float:
+    """Factor of what the head reads."""
+    rule = variant("init", cfg.init)
+    return rule.output_scale(cfg) if issubclass(rule, Init) else 1.0
 
 
 def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
@@ -41,6 +143,29 @@ def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
+def scales(model: "nn.Module", cfg: ModelConfig) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """Standard deviations of every matrix and table: by name, from row to row how many rows have which."""
+    rule = variant("init", cfg.init)
+    gain = getattr(variant("norm_placement", cfg.norm_placement), "gain", lambda cfg, name: 1.0)
+    pieces = {
+        f"{at}.{matrix}.weight": {f"{at}.{piece}.weight": rows for piece, rows in parts.items()}
+        for at, module in model.named_modules()
+        for matrix, parts in getattr(module, "pieces", {}).items()
+    }
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2:
+            rows, *rest = parameter.shape
+            parts = pieces.get(name, {name: rows}).items()
+            yield name, [(n, rule.scale(cfg, piece, (n, *rest)) * gain(cfg, piece)) for piece, n in parts]
+
+
+def lr_scales(model: "nn.Module", cfg: ModelConfig) -> dict[str, float]:
+    """Factor of the learning rate of every parameter, by name."""
+    rule = variant("init", cfg.init)
+    named = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return {name: rule.lr(cfg, name, shape) if issubclass(rule, Init) else 1.0 for name, shape in named.items()}
+
+
 def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
     """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, gains 1.
 
@@ -48,12 +173,16 @@ def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
     """
     import torch
 
-    rule = variant("init", cfg.init)
+    deviations = dict(scales(model, cfg))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            shape = tuple(parameter.shape)
-            if parameter.dim() >= 2:
-                parameter.copy_(draw(seed, name, shape).mul_(rule.scale(cfg, name, shape)))
+            if name in deviations:
+                drawn, start = draw(seed, name, tuple(parameter.shape)), 0
+                for rows, std in deviations[name]:
+                    part = drawn[start : start + rows]
+                    part.mul_(std) if std else part.zero_()
+                    start += rows
+                parameter.copy_(drawn)
             elif name.endswith(".bias"):
                 parameter.zero_()
             elif name.endswith(".weight"):

@@ -25,15 +25,16 @@ class Mlp(Variant):
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
-        from andrea.model.layers import MLP, GatedMLP
+        from andrea.model.layers.mlps import MLP, GatedMLP
 
         return (GatedMLP if cls.gated else MLP)(cfg, cls.activation())
 
     @classmethod
     def shapes(cls, cfg: ModelConfig) -> Shapes:
-        up = linear("up", cfg.mlp_dim, cfg.d_model, cfg.bias)
-        gate = linear("gate", cfg.mlp_dim, cfg.d_model, cfg.bias) if cls.gated else {}
-        return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, cfg.bias)
+        bias = cfg.biases.mlp
+        up = linear("up", cfg.mlp_dim, cfg.d_model, bias)
+        gate = linear("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
+        return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, bias)
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
@@ -73,14 +74,79 @@ class Relu(Mlp):
         return nn.ReLU()
 
 
-class SwiGLU(Mlp):
-    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+class Relu2(Mlp):
+    """max(0, x)² (So et al. 2021, Primer)."""
 
-    gated = True
-    kept = 4
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from andrea.model.layers.mlps import SquaredReLU
+
+        return SquaredReLU()
+
+
+class Silu(Mlp):
+    """x·σ(x), also called Swish (Ramachandran et al. 2017)."""
 
     @classmethod
     def activation(cls) -> "nn.Module":
         from torch import nn
 
         return nn.SiLU()
+
+
+class SwiGLU(Mlp):
+    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+
+    gated = True
+    kept = 4
+    activation = Silu.activation
+
+
+class GEGLU(Mlp):
+    """gelu(gate(x)) * up(x) (Shazeer 2020)."""
+
+    gated = True
+    kept = 4
+    activation = Gelu.activation
+
+
+class GEGLUTanh(Mlp):
+    """GEGLU with the tanh form of GELU (Gemma)."""
+
+    gated = True
+    kept = 4
+    activation = GeluTanh.activation
+
+
+class ReGLU(Mlp):
+    """relu(gate(x)) * up(x) (Shazeer 2020)."""
+
+    gated = True
+    kept = 3
+    activation = Relu.activation
+
+
+class Bilinear(Mlp):
+    """gate(x) * up(x), no nonlinearity besides the product (Shazeer 2020)."""
+
+    gated = True
+    kept = 3
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.Identity()
+
+
+class GLU(Mlp):
+    """σ(gate(x)) * up(x) (Dauphin et al. 2017)."""
+
+    gated = True
+    kept = 3
+
+    @classmethod
+    def activation(cls) -> "nn.Module":
+        from torch import nn
+
+        return nn.Sigmoid()

@@ -1,8 +1,8 @@
-"""Normalizations over the width of the residual stream. Torch-free at import."""
+"""Normalizations over the width of the residual stream, or of a head's queries and keys. Torch-free at import."""
 
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig
+from andrea.model.config import ModelConfig, variant
 from andrea.model.variants import Shapes, Variant
 
 if TYPE_CHECKING:
@@ -10,22 +10,111 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(Variant):
-    """Mean 0 and variance 1 over the width (Ba et al. 2016); `norm_affine` adds a gain, with `bias` also a bias."""
+    """Mean 0 and variance 1 over the width (Ba et al. 2016); `norm_affine` adds a gain, `norm_bias` a bias to it."""
+
+    reads = ("norm_affine", "norm_bias", "norm_eps")
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        alone = cfg.norm_bias and not cfg.norm_affine
+        return "norm_bias comes with norm_affine; set both, or leave it out" if alone else None
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
         from torch import nn
 
         return nn.LayerNorm(
-            cfg.d_model, eps=cfg.norm_eps, elementwise_affine=cfg.norm_affine, bias=cfg.norm_affine and cfg.bias
+            cfg.d_model, eps=cfg.norm_eps, elementwise_affine=cfg.norm_affine, bias=cfg.norm_affine and cfg.biases.norm
         )
 
     @classmethod
     def shapes(cls, cfg: ModelConfig) -> Shapes:
-        names = ("weight", "bias") if cfg.bias else ("weight",)
+        names = ("weight", "bias") if cfg.biases.norm else ("weight",)
         return {name: (cfg.d_model,) for name in names if cfg.norm_affine}
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
         """Its input, one mean and one inverse deviation."""
         return float(cfg.d_model + 2)
+
+
+class RMSNorm(Variant):
+    """x / √(mean(x²) + eps), times a gain (Zhang & Sennrich 2019); it has no bias."""
+
+    reads = ("norm_affine", "norm_eps")
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from torch import nn
+
+        return nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps, elementwise_affine=cfg.norm_affine)
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"weight": (cfg.d_model,)} if cfg.norm_affine else {}
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Its input and one inverse root."""
+        return float(cfg.d_model + 1)
+
+
+class DyT(Variant):
+    """Dynamic tanh, gain · tanh(α·x) + bias with one learned α: elementwise, no statistics (Zhu et al. 2025)."""
+
+    reads = ("norm_affine", "norm_bias", "dyt_alpha")
+
+    refuse = LayerNorm.refuse
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.norms import DynamicTanh
+
+        return DynamicTanh(cfg)
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"alpha": (1,)} | LayerNorm.shapes(cfg)
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Its input and the tanh."""
+        return float(2 * cfg.d_model)
+
+
+class Identity(Variant):
+    """No normalization where there would be one: the stream as it is."""
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        if cfg.qk_norm != "none":
+            return f"qk_norm {cfg.qk_norm} would normalize nothing; choose another norm, or leave qk_norm out"
+        if cfg.embedding_norm:
+            return "embedding_norm would normalize nothing; choose another norm, or leave it out"
+        return None
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from torch import nn
+
+        return nn.Identity()
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {}
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """The matrix behind it keeps its own input; that is this one's output."""
+        return 0.0
+
+
+def at_width(cfg: ModelConfig, width: int) -> ModelConfig:
+    """The configuration that a norm over `width` elements is built and counted from."""
+    return cfg if width == cfg.d_model else cfg.model_copy(update={"d_model": width})
+
+
+def build_norm(cfg: ModelConfig, width: int | None = None) -> "nn.Module":
+    """A norm of the model's kind over the width of the stream, or another one."""
+    module: nn.Module = variant("norm", cfg.norm).build(at_width(cfg, width or cfg.d_model))
+    return module

@@ -1,5 +1,9 @@
-"""Where the normalization stands in a block. Torch-free at import."""
+"""Where the normalization stands in a block. Torch-free at import.
 
+x is the residual stream, f a sublayer; `+` stands for the join that `model.residual` names.
+"""
+
+import math
 from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
@@ -14,42 +18,114 @@ class Placement(Variant):
 
     final_norm = True
     """Whether this placement asks for a norm before the head."""
+    sites: tuple[str, ...] = ("norm1", "norm2")
+    """Names of the norms in a block."""
+    block = ""
+    """Name of the module in `andrea.model.layers.blocks`."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers import blocks
+
+        module: nn.Module = getattr(blocks, cls.block)(cfg, cls.sites)
+        return module
 
     @classmethod
     def shapes(cls, cfg: ModelConfig) -> Shapes:
         norm = shapes(variant("norm", cfg.norm), cfg)
-        return {f"{site}.{name}": shape for site in ("norm1", "norm2") for name, shape in norm.items()}
+        return {f"{site}.{name}": shape for site in cls.sites for name, shape in norm.items()}
 
     @classmethod
     def count(cls, cfg: ModelConfig) -> int:
-        return 2 * int(variant("norm", cfg.norm).count(cfg))
+        return len(cls.sites) * int(variant("norm", cfg.norm).count(cfg))
 
     @classmethod
     def flops(cls, cfg: ModelConfig) -> float:
-        return 2 * float(variant("norm", cfg.norm).flops(cfg))
+        return len(cls.sites) * float(variant("norm", cfg.norm).flops(cfg))
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        return 2 * activations(variant("norm", cfg.norm), cfg)
+        return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
+
+    @classmethod
+    def gain(cls, cfg: ModelConfig, name: str) -> float:
+        """Factor of the initial weights of a parameter, on top of the init rule's."""
+        return 1.0
 
 
 class PreNorm(Placement):
     """x + f(norm(x)) and a norm before the head (GPT-2; Xiong et al. 2020)."""
 
-    @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
-        from andrea.model.layers import PreNormBlock
-
-        return PreNormBlock(cfg)
+    block = "PreNormBlock"
 
 
 class PostNorm(Placement):
     """norm(x + f(x)) and no norm before the head (Vaswani et al. 2017; OpenAI-GPT)."""
 
     final_norm = False
+    block = "PostNormBlock"
+
+
+class Sandwich(Placement):
+    """x + norm(f(norm(x))): before and after the sublayer (Ding et al. 2021; Gemma 2; Peri-LN, Kim et al. 2025)."""
+
+    sites = ("norm1", "after1", "norm2", "after2")
+    block = "SandwichBlock"
+
+
+class ResPostNorm(Placement):
+    """x + norm(f(x)): after the sublayer, inside the branch (Liu et al. 2022, Swin v2; OLMo 2)."""
+
+    block = "ResPostNormBlock"
+
+
+class DeepNorm(Placement):
+    """norm(α·x + f(x)), α = (2L)^¼; MLP, values and attention's output start β = (8L)^−¼ smaller (Wang et al. 2022).
+
+    The paper's constants are derived for `init: xavier`; with another rule β stands beside that rule's own scales.
+    """
+
+    final_norm = False
+    block = "DeepNormBlock"
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
-        from andrea.model.layers import PostNormBlock
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        if cfg.residual != "on":
+            return f"it scales the residual itself, so residual {cfg.residual} contradicts it: choose residual on"
+        return None
 
-        return PostNormBlock(cfg)
+    @classmethod
+    def alpha(cls, cfg: ModelConfig) -> float:
+        """Factor of the stream."""
+        return float((2 * cfg.n_layer) ** 0.25)
+
+    @classmethod
+    def gain(cls, cfg: ModelConfig, name: str) -> float:
+        shrunk = (".mlp.up.weight", ".mlp.gate.weight", ".mlp.down.weight", ".attn.v.weight", ".attn.proj.weight")
+        return float((8 * cfg.n_layer) ** -0.25) if name.endswith(shrunk) else 1.0
+
+
+class Parallel(Placement):
+    """x + attention(norm(x)) + mlp(norm(x)), one norm for both (GPT-J; PaLM)."""
+
+    sites = ("norm1",)
+    block = "ParallelBlock"
+
+
+class ParallelTwo(Placement):
+    """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
+
+    block = "ParallelBlock"
+
+
+class NoNorm(Placement):
+    """x + f(x) and no norm anywhere in the block, nor before the head."""
+
+    final_norm = False
+    sites = ()
+    block = "NoNormBlock"
+
+
+def depth_scale(cfg: ModelConfig) -> float:
+    """1/√(2L): with it the sum of 2L branches has the variance of one (Radford et al. 2019)."""
+    return 1 / math.sqrt(2 * cfg.n_layer)

@@ -48,6 +48,13 @@ class Variant(ABC):
 
     numerics = 1
     """Version of the numbers it computes: raise it when the same weights and tokens give other bits."""
+    reads: tuple[str, ...] = ()
+    """Settings of the model that this variant reads and not every other on its axis: elsewhere they are refused."""
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        """Why this variant makes no sense in such a model, and how to mend it; None if it does."""
+        return None
 
     @classmethod
     @abstractmethod

@@ -21,9 +21,9 @@ from andrea.config import RunConfig
 from andrea.data.batches import require_batches, windows
 from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
-from andrea.model.attention import Attention
 from andrea.model.config import VARIANTS, variant
 from andrea.model.gpt import GPT
+from andrea.model.sense import normal_form
 from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
@@ -32,7 +32,38 @@ from andrea.training.memory import device_of, require_memory
 
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
 """Settings of `train` that change bits but not the experiment."""
-NEUTRAL: dict[str, Any] = {"train.kernels": "torch"}
+NEUTRAL: dict[str, Any] = {
+    "train.kernels": "torch",
+    "model.norm_bias": None,
+    "model.dyt_alpha": 0.5,
+    "model.embedding_norm": False,
+    "model.mlp_width": None,
+    "model.mlp_multiple": 1,
+    "model.residual": "on",
+    "model.layerscale_init": 0.1,
+    "model.positions": "learned",
+    "model.rope_base": 10_000.0,
+    "model.rope_fraction": 1.0,
+    "model.attention": "softmax",
+    "model.n_kv_head": None,
+    "model.head_dim": None,
+    "model.window": None,
+    "model.full_every": None,
+    "model.qk_norm": "none",
+    "model.attn_scale": None,
+    "model.attn_softcap": None,
+    "model.head_bias": False,
+    "model.embedding_scale": 1.0,
+    "model.logit_softcap": None,
+    "model.z_loss": 0.0,
+    "model.attn_bias": None,
+    "model.proj_bias": None,
+    "model.mlp_bias": None,
+    "model.dropout_embedding": None,
+    "model.dropout_attention": None,
+    "model.dropout_residual": None,
+    "model.mup_base": 128,
+}
 """Settings that mean, at this value, what was done before they existed: left out, so that older ids stay."""
 COMPONENTS: dict[str, int] = {"batches": 1, "evaluation": 1, "loop": 1, "optimizer": 1, "schedule": 1}
 """Numerics versions of what trains the model: raise one when the same input gives other bits. The model's parts have
@@ -110,10 +141,8 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
     """The resolved configuration without what the fingerprint, the platform and the route say, inactive settings set to
     their defaults: two configurations that provably train the same have one canonical form."""
     steps, seeds = schedule.steps(cfg), cfg.seeds
-    model = cfg.model.model_dump(mode="json")
-    model["mlp_dim"] = cfg.model.mlp_dim
-    if not any(users_own(part) for part in _parts(cfg).values()):
-        del model["mlp_ratio"]  # what ships reads the width that follows from it; a user's own may read anything
+    own = any(users_own(part) for part in _parts(cfg).values())  # a user's own part may read any setting
+    model = cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim} if own else normal_form(cfg.model)
     judged = windows(cfg.data.eval_tokens, cfg.model.context)
     data = {
         "eval_part": cfg.data.eval_part,
@@ -126,14 +155,14 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
     train |= {name: min(train[name], steps) for name in ("evals", "logs", "diagnostics")}
     if cfg.train.schedule == "constant":
         train["final_lr"] = type(cfg.train).model_fields["final_lr"].default
-    own = {"init_seed": seeds.init, "dropout_seed": seeds.dropout}
+    apart = {"init_seed": seeds.init, "dropout_seed": seeds.dropout}
     return _without_neutral(
         {
             "model": model,
             "data": data,
             "train": train,
             "seed": seeds.data,
-            **{name: seed for name, seed in own.items() if seed != seeds.data},
+            **{name: seed for name, seed in apart.items() if seed != seeds.data},
         }
     )
 
@@ -159,7 +188,7 @@ def _parts(cfg: RunConfig) -> dict[str, type]:
     """The classes of the model's parts."""
     chosen = {axis: getattr(cfg.model, axis) for axis in VARIANTS}
     variants = {f"{axis}={name}": variant(axis, name) for axis, name in chosen.items()}
-    return {"model": GPT, "attention": Attention, **variants}
+    return {"model": GPT, **variants}
 
 
 def _source_digest(part: type) -> str:

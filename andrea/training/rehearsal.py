@@ -10,6 +10,7 @@ from andrea.errors import UserError, reason
 from andrea.model import accounting
 from andrea.model.config import VARIANTS, ModelConfig, variant
 from andrea.model.gpt import GPT
+from andrea.model.inits import lr_scales, scales
 from andrea.model.variants import users_own
 from andrea.training.memory import STAND_IN
 
@@ -54,10 +55,8 @@ def _run(cfg: ModelConfig) -> GPT:
 def _run_on(cfg: ModelConfig, device: str) -> GPT:
     with torch.device(device):
         model = GPT(cfg)
-        rule = variant("init", cfg.init)
-        for name, parameter in model.named_parameters():
-            if parameter.dim() >= 2:
-                rule.scale(cfg, name, tuple(parameter.shape))
+        list(scales(model, cfg))
+        lr_scales(model, cfg)
         tokens = torch.zeros((1, cfg.context), dtype=torch.int64)
         model(tokens, tokens).mean().backward()
     return model
@@ -66,14 +65,16 @@ def _run_on(cfg: ModelConfig, device: str) -> GPT:
 def _parameters(model: GPT) -> dict[str, int]:
     """Parameters by the groups of `accounting.parameters`; whatever is no other group's is counted with the norms."""
     blocks = list(model.blocks.children())
+    inside = {"attention": ("attn",), "mlp": ("mlp",), "residual": ("join1", "join2")}
     groups: dict[str, list[torch.nn.Module]] = {
         "token_embedding": [model.token_embedding],
-        "position_embedding": [model.position_embedding],
-        "attention": [block.get_submodule("attn") for block in blocks],
-        "mlp": [block.get_submodule("mlp") for block in blocks],
-        "head": [] if model.config.tied else [model.head],
+        "position_embedding": [] if model.position_embedding is None else [model.position_embedding],
+        **{group: [block.get_submodule(n) for block in blocks for n in names] for group, names in inside.items()},
+        "head": [model.head],
     }
     made = {name: sum(p.numel() for m in modules for p in m.parameters()) for name, modules in groups.items()}
+    if model.config.tied:
+        made["head"] -= model.head.weight.numel()
     return made | {"norms": sum(p.numel() for p in model.parameters()) - sum(made.values())}
 
 

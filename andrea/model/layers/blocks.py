@@ -1,0 +1,104 @@
+"""The blocks: two sublayers, norms where the placement has them, and two joins with the residual stream.
+
+Every block says in `stages` what the stream is after attention and after the MLP; its output is the last of them.
+Plain modules, so that `torch.func.functional_call` and `vmap` carry them.
+
+Shapes: B sequences, T positions, C = d_model.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from andrea.model.config import ModelConfig, variant
+from andrea.model.norms import build_norm
+from andrea.model.placements import DeepNorm
+
+
+class Block(nn.Module):
+    """The parts of a block; a placement wires them."""
+
+    norm1: nn.Module
+    norm2: nn.Module
+    after1: nn.Module
+    after2: nn.Module
+
+    def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
+        super().__init__()
+        join = variant("residual", cfg.residual)
+        for site in sites:
+            self.add_module(site, build_norm(cfg))
+        self.attn = variant("attention", cfg.attention).build(cfg)
+        self.mlp = variant("activation", cfg.activation).build(cfg)
+        self.join1, self.join2 = join.build(cfg), join.build(cfg)
+        self.dropout = nn.Dropout(cfg.dropouts.residual)
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        """The stream after attention, and after the MLP."""
+        raise NotImplementedError
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return self.stages(x_BTC)[1]
+
+
+class PreNormBlock(Block):
+    """The residual stream itself is never normalized."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.join1(x_BTC, self.dropout(self.attn(self.norm1(x_BTC))))
+        return middle, self.join2(middle, self.dropout(self.mlp(self.norm2(middle))))
+
+
+class PostNormBlock(Block):
+    """The residual stream is normalized after each sublayer."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.norm1(self.join1(x_BTC, self.dropout(self.attn(x_BTC))))
+        return middle, self.norm2(self.join2(middle, self.dropout(self.mlp(middle))))
+
+
+class SandwichBlock(Block):
+    """What a sublayer reads is normalized, and what it adds."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.join1(x_BTC, self.dropout(self.after1(self.attn(self.norm1(x_BTC)))))
+        return middle, self.join2(middle, self.dropout(self.after2(self.mlp(self.norm2(middle)))))
+
+
+class ResPostNormBlock(Block):
+    """What a sublayer adds is normalized, what it reads is not."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.join1(x_BTC, self.dropout(self.norm1(self.attn(x_BTC))))
+        return middle, self.join2(middle, self.dropout(self.norm2(self.mlp(middle))))
+
+
+class DeepNormBlock(Block):
+    """Post-norm with the stream weighted by α."""
+
+    def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
+        super().__init__(cfg, sites)
+        self.alpha = DeepNorm.alpha(cfg)
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.norm1(self.join1(self.alpha * x_BTC, self.dropout(self.attn(x_BTC))))
+        return middle, self.norm2(self.join2(self.alpha * middle, self.dropout(self.mlp(middle))))
+
+
+class ParallelBlock(Block):
+    """Both sublayers read the same stream; its state between them is what attention alone would leave."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        read = self.norm1(x_BTC)
+        middle = self.join1(x_BTC, self.dropout(self.attn(read)))
+        if hasattr(self, "norm2"):
+            read = self.norm2(x_BTC)
+        return middle, middle + self.join2.scale(self.dropout(self.mlp(read)))
+
+
+class NoNormBlock(Block):
+    """Sublayers and joins alone."""
+
+    def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.join1(x_BTC, self.dropout(self.attn(x_BTC)))
+        return middle, self.join2(middle, self.dropout(self.mlp(middle)))

@@ -1,0 +1,58 @@
+"""Joins of the residual stream x and a branch f; `scale` is what they do to the branch alone."""
+
+import torch
+from torch import Tensor, nn
+
+from andrea.model.config import ModelConfig
+from andrea.model.placements import depth_scale
+
+
+class Join(nn.Module):
+    """`x + f`."""
+
+    def scale(self, branch: Tensor) -> Tensor:
+        """What the stream gets of a branch."""
+        return branch
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return x + self.scale(branch)
+
+
+class Replace(Join):
+    """`f`: what came in is gone."""
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        return branch
+
+
+class ReZeroJoin(Join):
+    """`x + alpha · f`, alpha 0 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(1))
+
+    def scale(self, branch: Tensor) -> Tensor:
+        return self.alpha * branch
+
+
+class LayerScaleJoin(Join):
+    """`x + gamma · f`, channel by channel."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((cfg.d_model,), cfg.layerscale_init))
+
+    def scale(self, branch: Tensor) -> Tensor:
+        return self.gamma * branch
+
+
+class ScaledJoin(Join):
+    """`x + f / √(2L)`."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.factor = depth_scale(cfg)
+
+    def scale(self, branch: Tensor) -> Tensor:
+        return self.factor * branch

@@ -1,0 +1,100 @@
+"""How a token knows where it stands: something added to the embeddings, or inside attention. Torch-free at import.
+
+`build` makes what is added to the embedded tokens (a module from T to [T, C], or None), `inside` what every attention
+uses (a module with `rotate(q, k)` and `bias(T)`, or None).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from andrea.model.config import ModelConfig
+from andrea.model.variants import Shapes, Variant
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Positions(Variant):
+    """Nothing, unless a variant says more."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
+        return None
+
+    @classmethod
+    def inside(cls, cfg: ModelConfig) -> Any:
+        """What attention uses; None: nothing."""
+        return None
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {}
+
+    @classmethod
+    def flops(cls, cfg: ModelConfig) -> float:
+        """None: a table is looked up, angles are applied elementwise."""
+        return 0.0
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Elements per token that every attention keeps because of it."""
+        return 0.0
+
+
+class Learned(Positions):
+    """A table of `context` vectors that is added to the embeddings (GPT-2)."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.positions import LearnedPositions
+
+        return LearnedPositions(cfg.context, cfg.d_model)
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"weight": (cfg.context, cfg.d_model)}
+
+
+class Sinusoidal(Positions):
+    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5)."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.positions import SinusoidalPositions
+
+        return SinusoidalPositions(cfg)
+
+
+class Rope(Positions):
+    """Queries and keys rotated by an angle that grows with the position (Su et al. 2021), halves paired as in NeoX."""
+
+    reads = ("rope_base", "rope_fraction")
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        rotated = cfg.rope_dim
+        if rotated >= 2 and rotated % 2 == 0:
+            return None
+        return (
+            f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn in pairs: "
+            "change n_head, head_dim or rope_fraction so that the number is even"
+        )
+
+    @classmethod
+    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.positions import Rotary
+
+        return Rotary(cfg)
+
+
+class Alibi(Positions):
+    """Scores lowered in proportion to the distance, by a slope of every head (Press et al. 2022)."""
+
+    @classmethod
+    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.positions import LinearBias
+
+        return LinearBias(cfg)
+
+
+class NoPositions(Positions):
+    """Nothing: only the causal mask tells the order (Haviv et al. 2022)."""

@@ -1,0 +1,87 @@
+"""How a branch joins the residual stream. Torch-free at import."""
+
+from typing import TYPE_CHECKING
+
+from andrea.model.config import ModelConfig
+from andrea.model.variants import Shapes, Variant
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Residual(Variant):
+    """A join of stream x and branch f; shapes and counts are those of one of the two in a block."""
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {}
+
+
+class On(Residual):
+    """x + f (He et al. 2016)."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.residuals import Join
+
+        return Join()
+
+
+class Off(Residual):
+    """f alone: a plain stack without skip connections."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.residuals import Replace
+
+        return Replace()
+
+
+class ReZero(Residual):
+    """x + α·f with one learned α, 0 at the start (Bachlechner et al. 2020; there without any norm)."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.residuals import ReZeroJoin
+
+        return ReZeroJoin()
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"alpha": (1,)}
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """The branch, for the gradient of α."""
+        return float(cfg.d_model)
+
+
+class LayerScale(Residual):
+    """x + γ·f with a learned gain of every channel, small at the start (Touvron et al. 2021)."""
+
+    reads = ("layerscale_init",)
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.residuals import LayerScaleJoin
+
+        return LayerScaleJoin(cfg)
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"gamma": (cfg.d_model,)}
+
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """The branch, for the gradient of γ."""
+        return float(cfg.d_model)
+
+
+class Scaled(Residual):
+    """x + f/√(2L): the stream's variance stays of order 1 at any depth (De & Smith 2020; Hayou et al. 2021)."""
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.residuals import ScaledJoin
+
+        return ScaledJoin(cfg)
