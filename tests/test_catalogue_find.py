@@ -11,8 +11,8 @@ from andrea import catalogue
 from andrea.catalogue import entries, find, load_user_variants, names, title
 from andrea.errors import UserError
 from andrea.model import config as model_config
-from andrea.model.accounting import total
 from andrea.study.ablation import Ablation
+from andrea.study.matching import matched
 from andrea.study.sweep import Sweep
 
 SHIPPED = Path(andrea.__file__).resolve().parents[1]
@@ -101,13 +101,13 @@ def test_the_catalogue_loads_nothing_heavy() -> None:
 def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
     ablation = Ablation.load(path)
     assert ablation.claim and ablation.why and ablation.question.endswith("?")
-    counts = {}
+    models = {}
     for arm in ablation.arms:
-        model = ablation.arm_config(arm).model
-        counts[arm] = total(model.model_copy(update={"vocab_size": 256}))
-    base = counts[ablation.baseline]
-    if ablation.match.on == "params":
-        assert all(abs(count - base) / base <= ablation.match.tolerance for count in counts.values()), counts
+        models[arm] = ablation.arm_config(arm).model.model_copy(update={"vocab_size": 256})
+    own = {arm: ablation.arms[arm].set for arm in models}
+    sized = matched(models, ablation.baseline, ablation.match, own)
+    if (on := ablation.match.on) != "none":
+        assert all(abs(arm.deviation[on]) <= ablation.match.tolerance for arm in sized.values())
     config = ablation.arm_config(ablation.baseline)
     assert config.data.eval_tokens == 32_768 and config.train.warmup == config.train.final_lr == 0.1
     steps = config.train.tokens / config.train.batch_size / config.model.context

@@ -89,7 +89,7 @@ def test_every_fault_is_named_with_its_line_in_one_message(tmp_path: Path) -> No
     assert [line.partition(":")[0] for line in found] == ["1", "2", "9", "11", "19"]
     assert found[0] == "1: hypothesis: required and missing"
     assert "hypotesis: unknown; did you mean 'hypothesis'?" in found[1]
-    assert "match.on: input should be 'params' or 'none', not 'parms'" in found[2]
+    assert "match.on: input should be 'params', 'flops' or 'none', not 'parms'" in found[2]
     assert "unknown preset 'tinny'; did you mean 'tiny'?" in found[3]
     assert "protocol.m: input should be greater than 0, not -1" in found[4]
 

@@ -52,7 +52,7 @@ def how(study: Study) -> list[Item]:
     table = pd.DataFrame(facts, columns=["what", "how"])
     caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
     items.append(Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False))
-    return items
+    return items + sizes(study)
 
 
 def tuning(study: Study) -> str:
@@ -68,12 +68,44 @@ def tuning(study: Study) -> str:
     )
 
 
+_QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and backward"}
+
+
 def matching(study: Study) -> str:
     """What the arms have in common by rule."""
     match = study.protocol.get("match") or {}
     if match.get("on", "none") in (None, "none"):
-        return "nothing: parameter counts differ as listed below"
-    return f"{match['on']}, within {text.percent(match.get('tolerance', 0))}"
+        return "nothing: parameters and FLOPs differ as listed below"
+    said = f"{_QUANTITY.get(match['on'], match['on'])}, within {text.percent(match.get('tolerance', 0))}"
+    if (summaries.sizes(study)["setting"] != "").any():
+        said += f"; arms outside it were brought nearest to the baseline by model.{match.get('by')} alone"
+    return said
+
+
+def sizes(study: Study) -> list[Item]:
+    """How large and how dear every arm is, whatever was matched, and what was solved for."""
+    frame = summaries.sizes(study)
+    if not frame["parameters"].notna().any():
+        return []
+    frame.insert(1, "label", frame["arm"].map(study.label))
+    columns = [
+        Column("label", "arm"),
+        numbers("parameters", "parameters", text.count),
+        numbers("params_against", "deviation", text.relative),
+        numbers("flops_per_token", "FLOPs per token", text.big),
+        numbers("flops_against", "deviation", text.relative),
+    ]
+    if (frame["setting"] != "").any():
+        columns.append(Column(("setting", "was", "became"), "solved for", _solved))
+    caption = (
+        f"Size and cost of every arm, counted from its configuration, and by how much they exceed those of "
+        f"{study.called(study.baseline or '')}. FLOPs are those of forward and backward."
+    )
+    return [Table("sizes", caption, frame, columns)]
+
+
+def _solved(setting: Any, was: Any, became: Any) -> str:
+    return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
 
 
 def corpus(study: Study) -> str:

@@ -9,13 +9,14 @@ An arm is the dotted settings in which it differs, and optionally a label for re
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from andrea.config import RunConfig, build, dotted, merge
 from andrea.errors import nearest
 from andrea.schema import Frozen
+from andrea.study.matching import Match
 from andrea.study.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.yamlspec import Where
 from andrea.verdict.protocol import Protocol
@@ -75,15 +76,6 @@ class Arm(Frozen):
         return self
 
 
-class Match(Frozen):
-    """What arms must have in common for the comparison to be fair."""
-
-    on: Literal["params", "none"] = "params"
-    """`params`: the same number of parameters; `none`: the question is about a cost, which the report shows."""
-    tolerance: float = Field(default=0.01, ge=0, lt=1)
-    """Largest deviation from the baseline's count, as a share of it."""
-
-
 class Ablation(Sections):
     """A question about a factor."""
 
@@ -102,7 +94,7 @@ class Ablation(Sections):
     arms: dict[ArmName, Arm] = Field(min_length=2)
     """The settings that are compared, by name."""
     match: Match = Match()
-    """What the arms must have in common."""
+    """What the arms must have in common, and what is solved for so that they have it."""
     protocol: Protocol
     """Tuning design, seeds, smallest effect of interest."""
 
