@@ -31,6 +31,13 @@ def presets(incomplete: str) -> list[str]:
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
+def architectures(incomplete: str) -> list[str]:
+    """Architectures of transformers."""
+    from andrea.model.hf.registry import ARCHITECTURES
+
+    return [name for name in ARCHITECTURES if name.startswith(incomplete)]
+
+
 def models(incomplete: str) -> list[str]:
     """Presets, then after a colon fields of the model and their variants: `gpt2:activation=swiglu,mlp_ratio=`.
 
