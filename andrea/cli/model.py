@@ -124,7 +124,7 @@ def as_text(described: dict[str, Any]) -> str:
     tree = [
         [
             "  " * row["depth"] + row["name"] + (f" × {row['times']}" if row["times"] > 1 and row["depth"] < 1 else ""),
-            " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else "",
+            " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else row["about"] or "",
             f"{row['parameters']:,}",
             f"{row['share']:.1%}",
             big(row["flops"]) if row["flops"] else "",
@@ -137,7 +137,7 @@ def as_text(described: dict[str, Any]) -> str:
     batch = described["batch_size"]
     costs += [[f"memory at batch {batch}, {kind}", size(n)] for kind, n in described["memory"].items()]
     parts = [
-        table(tree, (described["preset"], "shape", "parameters", "share", "FLOPs/token"), right=(1, 2, 3, 4)),
+        table(tree, (described["preset"], "shape or kind", "parameters", "share", "FLOPs/token"), right=(1, 2, 3, 4)),
         table(costs, ("cost", ""), right=(1,)),
         *described["notes"],
     ]

@@ -32,16 +32,18 @@ class SelfAttention(nn.Module):
         normed = Attention.normed(cfg)
         self.q_norm = build_norm(cfg, normed["q_norm"]) if normed else nn.Identity()
         self.k_norm = build_norm(cfg, normed["k_norm"]) if normed else nn.Identity()
-        self.positions = variant("positions", cfg.positions).inside(cfg)
+        positions = variant("positions", cfg.positions)
+        self.positions = positions.inside(cfg) if hasattr(positions, "inside") else None
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         B, T, _ = x_BTC.shape
         q, k, v = self.qkv(x_BTC).split(self.widths, dim=2)
         if self.over_heads:
             q, k = self.q_norm(q), self.k_norm(k)
-        q_BHTD, k_BKTD, v_BKTD = (part.view(B, T, -1, self.d_head).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (part.view(B, T, -1, self.d_head) for part in (q, k, v))
         if not self.over_heads:
-            q_BHTD, k_BKTD = self.q_norm(q_BHTD), self.k_norm(k_BKTD)
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_BHTD, k_BKTD, v_BKTD = (part.transpose(1, 2) for part in (q, k, v))
         if self.positions is not None:
             q_BHTD, k_BKTD = self.positions.rotate(q_BHTD, k_BKTD)
         y_BHTD = self._attend(q_BHTD, k_BKTD, v_BKTD)
@@ -86,7 +88,7 @@ class SelfAttention(nn.Module):
         if bias is None:
             return None if self.window is None else causal(T, self.window, q_BHTD.device)
         seen = causal(T, self.window, q_BHTD.device)
-        return bias.masked_fill(~seen, -math.inf).to(q_BHTD.dtype)
+        return bias.masked_fill(~seen, -math.inf).to(q_BHTD.dtype)[None]
 
 
 def causal(length: int, window: int | None, device: torch.device) -> Tensor:
