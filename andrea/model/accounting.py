@@ -118,7 +118,7 @@ def _kept_bytes(cfg: ModelConfig, width: int) -> float:
     dropped = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(cfg.dropouts.residual)  # masks, one byte an element
     loss = FLOAT32 * vocabulary(cfg) + 2 * INT64  # logarithms of probabilities, token and target
     if cfg.logit_softcap is not None:
-        loss += width * vocabulary(cfg)
+        loss += FLOAT32 * vocabulary(cfg)
     if cfg.z_loss:
         loss += FLOAT32 * (vocabulary(cfg) + 1) + 1  # the logits, their log-sum, whether there is a target
     return float(width * elements + dropped * cfg.d_model + loss)

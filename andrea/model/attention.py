@@ -33,9 +33,8 @@ class Attention(Variant):
     @classmethod
     def count(cls, cfg: ModelConfig) -> int:
         norm = variant("norm", cfg.norm)
-        own = sum(int(norm.count(at_width(cfg, width))) for width in cls.normed(cfg).values())
-        named = cls.shapes(cfg.model_copy(update={"qk_norm": "none"})) if own else cls.shapes(cfg)
-        return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in named.values()) + own
+        norms = sum(int(norm.count(at_width(cfg, width))) for width in cls.normed(cfg).values())
+        return super().count(cfg.model_copy(update={"qk_norm": "none"})) + norms
 
     @classmethod
     def normed(cls, cfg: ModelConfig) -> dict[str, int]:

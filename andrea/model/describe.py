@@ -113,7 +113,7 @@ def blocks(cfg: ModelConfig) -> list[Row]:
     heads = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
     if cfg.kv_heads != cfg.n_head:
         heads += f", {cfg.kv_heads} of keys"
-    if cfg.positions in ("rope", "alibi"):
+    if getattr(variant("positions", cfg.positions), "relative", False):
         heads += f", {cfg.positions}"
     about = {
         "attn": ("attention", heads if cfg.attention == "softmax" else cfg.attention),

@@ -82,8 +82,8 @@ def fit(cfg: ModelConfig, target: float, on: Quantity, by: Setting) -> Fitted | 
             raise UserError(f"cannot be counted with model.{by} {k * step}: {reason(error)}") from error
 
     high = 1
-    while at(high) < target and high * step * 2 <= LARGEST:
-        high *= 2
+    while at(high) < target and high < LARGEST // step:
+        high = min(2 * high, LARGEST // step)
         if high * step > 2 * value(cfg, by) and at(high) == at(1):
             return None
     reached = bisect_left(range(1, high + 1), target, key=at) + 1

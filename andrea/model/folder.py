@@ -19,12 +19,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from andrea.config import build
-from andrea.errors import UserError
+from andrea.errors import UserError, disk_full
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
+from andrea.model.room import require_room
 
 FORMAT = 1
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+READ = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Precisions of weights; 8 bits and fewer mean little without the scales that went with them."""
 SHOWN = 4
 """Names of tensors that a message lists."""
 
@@ -79,6 +82,7 @@ def filled(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> GPT:
     """
     if cfg.n_layer > len(tensors):
         raise UserError(f"{where}: {len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
+    require_room(cfg, f"{where}: ")
     expected = meta_weights(cfg)
     given = {name: tensor for name, tensor in tensors.items() if not _repeats(cfg, name)}
     if missing := [name for name in expected if name not in given]:
@@ -119,11 +123,16 @@ def new_folder(path: Path) -> Iterator[Path]:
         UserError: something is there already, or the folder above is missing.
     """
     taken = UserError(f"{path}: is there already; name another folder, or remove it first")
-    if path.is_symlink() or path.exists():
+    if os.path.lexists(path):
         raise taken
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    except OSError as error:
+        if disk_full(error):
+            raise
+        raise UserError(f"{path}: cannot be made ({error.strerror}); name another folder") from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())
@@ -176,14 +185,24 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: not a folder")
-    return _read_object(folder / CONFIG, f"no model folder: it has no {CONFIG}")
+    return read_object(folder / CONFIG, f"no model folder: it has no {CONFIG}")
 
 
-def _read_object(path: Path, absent: str) -> dict[str, Any]:
+def read_object(path: Path, absent: str = "") -> dict[str, Any]:
+    """The JSON object in a file of a model folder.
+
+    Args:
+        absent: what to say of the folder where there is no such file.
+
+    Raises:
+        UserError: it is missing, cannot be read, or is no JSON object.
+    """
+    if not path.is_file():  # a pipe would wait for ever
+        raise UserError(f"{path}: not a file" if os.path.lexists(path) else f"{path.parent}: {absent}")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path.parent}: {absent}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged, not JSON ({error})") from error
     if not isinstance(found, dict):
@@ -205,9 +224,12 @@ def read_tensors(folder: Path, ignored: re.Pattern[str] | None = None) -> dict[s
     for path in _files(folder):
         tensors = _read_file(path)
         kept = {name: tensor for name, tensor in tensors.items() if not (ignored and ignored.search(name))}
-        if strange := [name for name, tensor in kept.items() if not tensor.is_floating_point()]:
+        if strange := [name for name, tensor in kept.items() if tensor.dtype not in READ]:
             raise UserError(f"{path}: quantized or no weights: {named(strange)} ({kept[strange[0]].dtype})")
-        found |= {name: tensor.to(torch.float32) for name, tensor in kept.items()}
+        single = {name: tensor.to(torch.float32) for name, tensor in kept.items()}
+        if broken := [name for name, tensor in single.items() if not tensor.isfinite().all()]:
+            raise UserError(f"{path}: numbers that are not finite in float32: {named(broken)}; such a model is broken")
+        found |= single
     return found
 
 
@@ -215,7 +237,7 @@ def _files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        index = _read_object(folder / INDEX, "")
+        index = read_object(folder / INDEX, "")
         places = index.get("weight_map")
         if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
             raise UserError(f"{folder / INDEX}: damaged, it has no weight_map")

@@ -3,7 +3,6 @@
 x is the residual stream, f a sublayer; `+` stands for the join that `model.residual` names.
 """
 
-import math
 from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
@@ -133,8 +132,3 @@ class NoNorm(Placement):
     final_norm = False
     sites = ()
     block = "NoNormBlock"
-
-
-def depth_scale(cfg: ModelConfig) -> float:
-    """1/√(2L): with it the sum of 2L branches has the variance of one (Radford et al. 2019)."""
-    return 1 / math.sqrt(2 * cfg.n_layer)

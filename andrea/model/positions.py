@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Positions(Variant):
     """Nothing, unless a variant says more."""
 
+    relative = False
+    """Whether it is worked into the scores inside attention, and tells nothing where there is one position."""
+
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
         return None
@@ -67,6 +70,7 @@ class Sinusoidal(Positions):
 class Rope(Positions):
     """Queries and keys rotated by an angle that grows with the position (Su et al. 2021), halves paired as in NeoX."""
 
+    relative = True
     reads = ("rope_base", "rope_fraction")
 
     @classmethod
@@ -96,6 +100,8 @@ class Rope(Positions):
 
 class Alibi(Positions):
     """Scores lowered in proportion to the distance, by a slope of every head (Press et al. 2022)."""
+
+    relative = True
 
     @classmethod
     def inside(cls, cfg: ModelConfig) -> "nn.Module":

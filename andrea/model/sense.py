@@ -14,9 +14,13 @@ from andrea.model.variants import users_own
 ONE_VALUE: tuple[tuple[str, str], ...] = (("mlp_width", "mlp_ratio"), ("mlp_width", "mlp_multiple"))
 """Pairs of settings of which the first makes the second mean nothing."""
 
+SMALLEST = 1e-30
+"""Of a number that is not 0; the largest is its inverse. Products of a few such still fit into float32."""
+
 
 def faults(cfg: ModelConfig) -> Iterator[str]:
     """Every reason why a configuration makes no sense, naming the settings and how to mend them."""
+    yield from _of_numbers(cfg)
     yield from _of_sizes(cfg)
     yield from _of_context(cfg)
     for first, second in ONE_VALUE:
@@ -30,6 +34,14 @@ def faults(cfg: ModelConfig) -> Iterator[str]:
     if not any(users_own(part) for part in chosen.values()):  # a user's own part may read any setting
         yield from _of_wholes(cfg, chosen)
         yield from _unread(cfg, chosen)
+
+
+def _of_numbers(cfg: ModelConfig) -> Iterator[str]:
+    for name in type(cfg).model_fields:
+        number = getattr(cfg, name)
+        if isinstance(number, float) and number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
+            between = f"{SMALLEST:g} and {1 / SMALLEST:g}"
+            yield f"{name} {number:g} is beyond what float32 computes with: choose one between {between}"
 
 
 def _of_sizes(cfg: ModelConfig) -> Iterator[str]:
@@ -64,7 +76,7 @@ def _of_context(cfg: ModelConfig) -> Iterator[str]:
     for name in ("qk_norm", "attn_scale", "attn_softcap", "dropout_attention"):
         if _set(cfg, name):
             yield f"{name} does nothing in a context of 1: leave it out, or make context longer"
-    if cfg.positions in ("rope", "alibi"):
+    if getattr(variant("positions", cfg.positions), "relative", False):
         yield f"positions {cfg.positions} tells nothing in a context of 1: choose none, or make context longer"
 
 
@@ -82,16 +94,13 @@ def _of_wholes(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
 
 def _unread(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
     """Settings away from their default that no chosen variant reads; a norm that stands nowhere reads nothing."""
-    readers = _readers()
     normless = not _normed(cfg, chosen)
     read = {name for axis, part in chosen.items() if not (axis == "norm" and normless) for name in part.reads}
-    for name, by in readers.items():
+    for name, (axis, readers) in _readers().items():
         if _set(cfg, name) and name not in read:
-            axis = by[0][0]
-            names = ", ".join(dict.fromkeys(variant_name for _, variant_name in by))
-            unplaced = axis == "norm" and getattr(cfg, axis) in names.split(", ")
+            unplaced = axis == "norm" and getattr(cfg, axis) in readers
             there = "no norm stands anywhere" if unplaced else f"{axis} is {getattr(cfg, axis)}"
-            yield f"{name} is read with {axis} {names} only, and {there}: leave it out"
+            yield f"{name} is read with {axis} {', '.join(readers)} only, and {there}: leave it out"
     if normless and _set(cfg, "norm"):
         yield f"norm {cfg.norm}: no norm stands anywhere; choose another norm_placement, or leave it out"
 
@@ -101,14 +110,14 @@ def _normed(cfg: ModelConfig, chosen: dict[str, Any]) -> bool:
     return bool(chosen["norm_placement"].sites) or cfg.has_final_norm or cfg.embedding_norm or cfg.qk_norm != "none"
 
 
-def _readers() -> dict[str, list[tuple[str, str]]]:
-    """Which shipped variants read a setting that not all do: axis and name."""
-    readers: dict[str, list[tuple[str, str]]] = {}
+def _readers() -> dict[str, tuple[str, list[str]]]:
+    """Which shipped variants read a setting that not all do: their axis and names."""
+    readers: dict[str, tuple[str, list[str]]] = {}
     for axis, names in VARIANTS.items():
         for name, target in names.items():
             if target.startswith("andrea."):
                 for setting in variant(axis, name).reads:
-                    readers.setdefault(setting, []).append((axis, name))
+                    readers.setdefault(setting, (axis, []))[1].append(name)
     return readers
 
 

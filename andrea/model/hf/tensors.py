@@ -10,6 +10,7 @@ from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.folder import meta_weights, named, size
 from andrea.model.hf.architecture import Architecture
+from andrea.model.room import require_room
 
 BUFFERS = re.compile(r"\.(attn|attention|self_attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
 """What older files hold besides weights: masks and frequencies."""
@@ -37,6 +38,7 @@ def from_hf(architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[
     """
     if cfg.n_layer > len(theirs):
         raise UserError(f"{len(theirs)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
+    require_room(cfg)
     ours = meta_weights(cfg)
     expected = to_hf(architecture, cfg, ours)
     given = _cleaned(architecture, cfg, theirs)
