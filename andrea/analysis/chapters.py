@@ -8,6 +8,7 @@ import yaml
 from andrea.analysis import summaries, text
 from andrea.analysis.load import Study
 from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
+from andrea.verdict.protocol import Protocol
 
 
 def how(study: Study) -> list[Item]:
@@ -58,13 +59,18 @@ def how(study: Study) -> list[Item]:
 def tuning(study: Study) -> str:
     """The tuning design in words."""
     trials = int(study.rules.get("trials", 7))
-    grid: list[float] = next((c["grid"] for c in study.choices.values() if c and c.get("grid")), [])
-    rates_ = f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else ""
+    if study.centers:
+        middle = text.rate(study.rules.get("center", Protocol.model_fields["center"].default))
+        own = [f"{study.called(arm)} round {text.rate(center)}" for arm, center in study.centers.items()]
+        common = f"for every arm round {middle}, but {text.listing(own)}, as declared before the first run"
+    else:
+        grid: list[float] = next((c["grid"] for c in study.choices.values() if c and c.get("grid")), [])
+        common = "common to all arms" + (f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else "")
     if trials < 7:
-        return f"{text.plural(trials, 'rate')} common to all arms{rates_}, the best of them; no midpoints"
+        return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
     return (
-        f"{trials} runs per arm on one tuning seed: a half-decade grid common to all arms{rates_}, then two "
-        "midpoints round the arm's best; the vertex of the parabola through them"
+        f"{trials} runs per arm on one tuning seed: a half-decade grid {common}; then two midpoints round the arm's "
+        "best; the vertex of the parabola through them"
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from andrea.analysis.text import big, percent, plural, relative, seconds
+from andrea.analysis.text import big, percent, plural, rate, relative, seconds
 from andrea.cli.output import table
 from andrea.cli.settings import cores
 
@@ -57,6 +57,7 @@ def as_text(planned: "Plan", slots: int) -> str:
             "",
             table(rows, header, right=(1, 2, 3, 4, 5)),
             *matching(planned),
+            *centers(planned),
             "",
             f"{budget}: about {seconds(took)} on {device_of(planned)}" if took else f"{budget}: all of them are done",
             *([note] if crowded else []),
@@ -81,6 +82,14 @@ def matching(planned: "Plan") -> list[str]:
     return lines
 
 
+def centers(planned: "Plan") -> list[str]:
+    """Where the grids of learning rates stand, if an arm has a center of its own."""
+    if not planned.centers:
+        return []
+    own = [f"{planned.arms[arm].label or arm} {rate(center)}" for arm, center in planned.centers.items()]
+    return ["", f"grids of learning rates round {rate(planned.protocol.center)}; {', '.join(own)}"]
+
+
 def _share(arm: "ArmPlan", on: "Quantity") -> str:
     return relative(arm.deviation[on]) if on in arm.deviation else ""
 
@@ -99,6 +108,7 @@ def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
                 "flops_per_token": arm.flops_per_token,
                 "deviation": arm.deviation,
                 "solved": asdict(arm.solved) if arm.solved else None,
+                "center": planned.centers.get(name),
                 "config": arm.config.model_dump(mode="json"),
             }
             for name, arm in planned.arms.items()

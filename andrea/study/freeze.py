@@ -218,6 +218,11 @@ def _digest(spec: Ablation | Sweep, asked: Mapping[str, RunConfig], fingerprint:
     for config in configs:
         del config["train"]["lr"]  # it is tuned
     arms = {arm: {"label": spec.label(arm), **config} for arm, config in zip(asked, configs, strict=True)}
+    for arm, center in spec.centers.items():
+        arms[arm]["center"] = center
+    told = {key: value for key, value in told.items() if key != "factors"} | (
+        {"levels": spec.levels} if spec.levels else {}
+    )
     return digest({"kind": "ablation", **told, "arms": arms})
 
 

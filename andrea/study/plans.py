@@ -88,6 +88,11 @@ class Plan:
         return self.spec.match if isinstance(self.spec, Ablation) else None
 
     @property
+    def centers(self) -> dict[str, float]:
+        """Learning rate in the middle of the grid of every arm that has its own."""
+        return self.spec.centers if isinstance(self.spec, Ablation) else {}
+
+    @property
     def folder_name(self) -> str:
         """Name of the study's folder."""
         return f"{self.name}-{self.digest[:10]}"
@@ -165,7 +170,7 @@ class Plan:
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
         for name, arm in self.arms.items():
-            for lr in grid(self.spec.protocol.trials, self.spec.protocol.center):
+            for lr in grid(self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}
                 config = RunConfig.model_validate(merge(arm.config.model_dump(mode="json"), own))
                 ids.add((name, frozen.identify(config, self.prepared.fingerprint, platform)[1]))
