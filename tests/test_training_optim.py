@@ -34,6 +34,21 @@ def test_decay_moves_a_matrix_without_gradient_and_leaves_a_gain() -> None:
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
 
 
+def test_a_matrix_that_learns_at_a_share_of_the_rate_is_decayed_as_all_others() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = make_optimizer(model, TrainConfig(lr=0.5, weight_decay=0.1), {"0.weight": 0.25})
+    for step, lr in enumerate((0.5, 0.2)):
+        set_lr(optimizer, lr)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        before = [p * (1 - lr * 0.1) for p in before]
+        assert optimizer.param_groups[0]["lr"] in (lr, lr / 4), step
+    for parameter, expected in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), expected)
+
+
 def test_a_tied_table_is_one_parameter_and_an_untied_one_two() -> None:
     for tied in (True, False):
         model = build_model(tiny(model__tied=tied).model)

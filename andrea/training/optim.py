@@ -21,7 +21,8 @@ def make_optimizer(model: nn.Module, cfg: TrainConfig, lr_scales: Mapping[str, f
     """An optimizer over every parameter once: a head tied to the embedding is one parameter.
 
     Tensors of two and more dimensions are decayed, gains and biases never. The decay is decoupled in all optimizers: a
-    step multiplies what is decayed by 1 − its rate · weight_decay, its factor of `lr_scales` included. A step is never
+    step multiplies what is decayed by 1 − lr · weight_decay, whatever its factor of `lr_scales`: with µP a matrix would
+    else be decayed the less the wider it is (Yang et al. 2022, appendix B.3, and their mup package). A step is never
     compiled: a compiled one would be compiled again for every new learning rate.
 
     muon: `torch.optim.Muon` on every matrix inside the blocks (queries, keys and values are one of them), AdamW on
@@ -73,7 +74,12 @@ def _groups(
     for name, parameter in sorted(named, key=lambda one: one[1].dim() < 2):
         groups.setdefault((parameter.dim() >= 2, scales.get(name, 1.0)), []).append(parameter)
     return [
-        {"params": params, "lr": cfg.lr * scale, "lr_scale": scale, "weight_decay": cfg.weight_decay if matrix else 0.0}
+        {
+            "params": params,
+            "lr": cfg.lr * scale,
+            "lr_scale": scale,
+            "weight_decay": cfg.weight_decay / scale if matrix else 0.0,
+        }
         for (matrix, scale), params in groups.items()
     ]
 
