@@ -119,7 +119,7 @@ def test_list_variants_says_axis_name_and_what_it_is():
     lines = andrea("list", "variants").stdout.splitlines()
     assert any(line.split()[:2] == ["activation", "swiglu"] and len(line.split()) > 3 for line in lines)
     schema = json.loads(andrea("schema", "run").stdout)["$defs"]["ModelConfig"]["properties"]
-    assert schema["norm_placement"]["examples"] == ["pre", "post"]
+    assert schema["norm_placement"]["examples"][:2] == ["pre", "post"]
 
 
 def test_an_unknown_study_gets_a_did_you_mean(runs):

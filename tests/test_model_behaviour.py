@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.model.config import ModelConfig
+from andrea.model.config import VARIANTS, ModelConfig
 from andrea.model.gpt import GPT, build_model
 
 SMALL = {"vocab_size": 13, "context": 8, "d_model": 12, "n_layer": 2, "n_head": 3, "init_std": 0.3}
@@ -85,6 +85,44 @@ def test_the_loss_is_float32_in_bfloat16_too() -> None:
         loss = model(tokens, tokens)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, model(tokens, tokens), atol=0.3, rtol=0.05)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of a norm of bfloat16 branches
+@pytest.mark.parametrize("residual", VARIANTS["residual"])
+@pytest.mark.parametrize("norm", VARIANTS["norm"])
+def test_under_autocast_the_stream_is_float32_wherever_the_norm_stands_and_without_skip_a_branch(
+    norm: str, residual: str
+) -> None:
+    """So no arm carries a coarser stream than another: what `off` hands on was rounded in the other arms too."""
+    for placement in VARIANTS["norm_placement"]:
+        try:
+            cfg = config("norm layernorm", norm=norm, norm_placement=placement, residual=residual)
+        except ValidationError:
+            continue
+        built, seen = build_model(cfg), set()
+        built.blocks[1].register_forward_pre_hook(lambda block, inputs, seen=seen: seen.add(inputs[0].dtype))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            built(some_tokens(2, 8))
+        assert seen <= {torch.float32} or residual == "off", placement
+
+
+def test_under_autocast_a_cap_of_logits_rounds_nothing_further() -> None:
+    built, tokens, heads = model("cap of logits"), some_tokens(2, 8), []
+    built.head.register_forward_hook(lambda head, inputs, output: heads.append(output))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = built(tokens)
+    assert heads[0].dtype == torch.bfloat16
+    torch.testing.assert_close(logits.double(), 2 * torch.tanh(heads[0].double() / 2), atol=1e-6, rtol=1e-6)
+
+
+def test_under_autocast_a_cap_of_scores_rounds_only_the_products() -> None:
+    attention: Any = model("cap of scores", attn_softcap=50.0, head_dim=64).blocks[0].attn
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (2 * torch.randn(4, 4, 64, 64, generator=generator).bfloat16() for _ in "qkv")
+    scores = 50 * torch.tanh((q @ k.transpose(2, 3)).double() / 8 / 50)
+    weights = scores.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    expected = weights @ v.double()
+    assert (attention._attend(q, k, v).double() - expected).norm() < 0.004 * expected.norm()
 
 
 def test_more_tokens_than_the_context_are_refused() -> None:

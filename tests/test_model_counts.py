@@ -225,6 +225,8 @@ def test_in_bfloat16_activations_take_half_but_the_loss_stays_in_float32() -> No
     full, half = (accounting.memory(cfg, 8, dtype)["activations"] for dtype in ("float32", "bfloat16"))
     loss = tokens * (4 * 50257 + 16)
     assert half - loss == (full - loss) / 2
+    capped = accounting.memory(preset("gpt2", logit_softcap=30.0), 8, "bfloat16")["activations"]
+    assert capped - half == tokens * 4 * 50257
     with_masks = accounting.memory(preset("gpt2", dropout=0.1), 8)["activations"]
     assert with_masks - full == tokens * 768 * (1 + 2 * 12)
 

@@ -7,7 +7,7 @@ import typer
 
 from andrea.cli import complete
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
-from andrea.errors import UserError
+from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
     from andrea.model.gpt import GPT
@@ -107,19 +107,25 @@ def _tokenizer_of(data: Path, context: int) -> tuple[dict[str, Any], int | None,
     from andrea.data.portable import tokenizer_files
     from andrea.store.files import read_mapping
 
-    description = read_mapping(data / "tokenizer.json")
-    if description is None:
-        return {}, None, f"no tokenizer: the run's data in {data} are gone"
-    return tokenizer_files(description, context), tokenizers.load(description).end, None
+    description = read_mapping(data / "tokenizer.json") or {}
+    try:
+        end = tokenizers.load(description).end
+    except StudyError:
+        return {}, None, f"no tokenizer: the run's data in {data} are gone or damaged"
+    return tokenizer_files(description, context), end, None
 
 
 def _tokenizer_beside(folder: Path) -> dict[str, Any]:
-    """Files of a tokenizer that lie in a model folder, of the kind that transformers reads."""
-    from andrea.data.portable import SETTINGS, TOKENIZER
-    from andrea.store.files import read_mapping
+    """Files of a tokenizer that lie in a model folder, of the kind that transformers reads.
 
-    found = {name: read_mapping(folder / name) for name in (TOKENIZER, SETTINGS)}
-    return {name: content for name, content in found.items() if content is not None}
+    Raises:
+        UserError: one is damaged.
+    """
+    from andrea.data.portable import SETTINGS, TOKENIZER
+    from andrea.model.folder import read_object
+
+    there = [name for name in (TOKENIZER, SETTINGS) if (folder / name).is_file()]
+    return {name: read_object(folder / name) for name in there}
 
 
 def _written(folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """`andrea model`: what a model holds and costs, without building it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
 
-Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Sequences per forward pass, for the memory.")]
+Batch = Annotated[
+    int, typer.Option("--batch", min=1, max=10**12, metavar="N", help="Sequences per forward pass, for the memory.")
+]
 
 SHOW = examples(
     "andrea model show andrea-120m",
@@ -53,7 +56,9 @@ def show(
     from andrea.model.describe import describe
 
     know_variants(variants)
-    described = describe(configured(preset, settings or []), batch, preset)
+    cfg = configured(preset, settings or [])
+    sound({preset: cfg}, variants)
+    described = describe(cfg, batch, preset)
     print_json(described) if as_json else typer.echo(as_text(described))
 
 
@@ -82,10 +87,13 @@ def compare(
 
     if by and not match:
         raise UserError(f"--by {by} says what is solved for: give --match params or --match flops with it")
-    if match and len(set(models)) < 2:
+    if match and len(models) < 2:
         raise UserError(f"--match {match}: name the model to be matched, then others")
     know_variants(variants)
+    if twice := [model for model in dict.fromkeys(models) if models.count(model) > 1]:
+        raise UserError(f"{', '.join(twice)}: named twice; name each model once")
     asked = {model: configured(model, settings or []) for model in models}
+    sound(asked, variants)
     rows = compared(asked)
     solved = fits(asked, match, by or "mlp_width") if match else []
     if as_json:
@@ -101,8 +109,9 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
     """
-    from andrea.cli.settings import run_config
+    from andrea.cli.settings import of_model_alone, run_config
 
+    of_model_alone(settings)
     preset, colon, own = model.partition(":")
     if not colon:
         return run_config(preset, settings, where="").model
@@ -114,6 +123,20 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
         raise UserError(f"{model}: {', '.join(twice)} is given twice")
     overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
     return run_config(preset, [*settings, *overrides], where=f"{model}: ", said=model).model
+
+
+def sound(asked: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
+    """Try a user's own variants in one block of every model.
+
+    Raises:
+        UserError: a model cannot be counted or built, or its count is wrong.
+    """
+    if variants is None:
+        return
+    from andrea.training.rehearsal import rehearse
+
+    for name, cfg in asked.items():
+        rehearse(cfg.model_copy(update={"n_layer": 1}), name)
 
 
 def as_text(described: dict[str, Any]) -> str:

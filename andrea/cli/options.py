@@ -41,7 +41,7 @@ Settings = Annotated[
         "--set",
         metavar="SECTION.FIELD=VALUE",
         autocompletion=complete.settings,
-        help="Override a setting; may be repeated.",
+        help="Override a setting; may be repeated, and of two values for one setting the last counts.",
     ),
 ]
 Variants = Annotated[

@@ -59,9 +59,21 @@ def run_config(
     from andrea.config import RunConfig, build, merge, parse_overrides
     from andrea.model.config import PRESETS
 
-    base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset else {}
+    base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset is not None else {}
     given = {key: value for key, value in top.items() if value is not None}
     return build(RunConfig, merge(base, parse_overrides(overrides), given), where=said)
+
+
+def of_model_alone(overrides: Sequence[str]) -> None:
+    """Refuse settings that a command would not read, since it trains nothing.
+
+    Raises:
+        UserError: one is not of the model.
+    """
+    from andrea.config import dotted, parse_overrides
+
+    if others := [path for path in dotted(parse_overrides(overrides)) if not path.startswith("model.")]:
+        raise UserError(f"--set {others[0]}: nothing is trained here: only settings of model are read")
 
 
 def cores() -> int:

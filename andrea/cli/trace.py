@@ -29,6 +29,7 @@ LISTED = 40
 """Tokens that a message lists."""
 LABEL = 16
 """Characters of a token in a column."""
+GUESSES = 3  # per depth of the lens, where nothing is said
 WIDTH = 100
 """Characters of a line of prose."""
 
@@ -61,7 +62,10 @@ def trace(
     lens: Annotated[
         bool, typer.Option("--logit-lens", help="Also what the head makes of the stream after every block.")
     ] = False,
-    top: Annotated[int, typer.Option("--top", min=1, max=20, metavar="K", help="Guesses per depth of the lens.")] = 3,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", min=1, max=20, metavar="K", help="Guesses per depth of the lens; default: 3."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Draw it as one page that opens offline.")
     ] = None,
@@ -76,39 +80,40 @@ def trace(
     """
     from andrea.analysis.stream import page
     from andrea.cli.output import print_json, stdout_kept_for_json
+    from andrea.cli.place import require_place, save
     from andrea.cli.settings import know_variants
-    from andrea.store.files import write_atomic
 
-    if html is not None and html.is_dir():
-        raise UserError(f"--html {html}: is a folder; name a file")
-    if run is not None and (preset or settings or seed is not None):
+    if html is not None:
+        require_place(html, "--html")
+    if run is not None and (preset is not None or settings or seed is not None):
         raise UserError("--run names a model that is there: leave out --preset, --set and --seed")
+    if top is not None and not lens:
+        raise UserError("--top is how many guesses --logit-lens shows: give that too, or leave it out")
     with stdout_kept_for_json(as_json):
         know_variants(variants)
-        subject = trained(run, runs) if run is not None else fresh(preset or "tiny", settings or [], seed, variants)
-        traced = follow(subject, text, token, top, lens)
+        subject = trained(run, runs) if run is not None else fresh(preset, settings or [], seed, variants)
+        traced = follow(subject, text, token, top or GUESSES, lens)
         if html is not None:
-            write_atomic(html, page(traced))
+            save(html, page(traced), "--html")
     if as_json:
         print_json(traced | ({"html": str(html)} if html is not None else {}))
     else:
         typer.echo(as_text(traced) + (f"\n\n{html}" if html is not None else ""))
 
 
-def fresh(preset: str, settings: "Sequence[str]", seed: int | None, variants: Path | None) -> Subject:
+def fresh(preset: str | None, settings: "Sequence[str]", seed: int | None, variants: Path | None) -> Subject:
     """A model with initial weights, over bytes.
 
     Raises:
         UserError: the settings are at fault, or the variants that they name.
     """
-    from andrea.cli.settings import run_config
-    from andrea.config import dotted, parse_overrides
+    from andrea.cli.settings import of_model_alone, run_config
     from andrea.data.tokenizers import ByteTokenizer
     from andrea.model.gpt import build_model
+    from andrea.model.room import require_room
 
-    others = [path for path in dotted(parse_overrides(settings)) if not path.startswith("model.")]
-    if others:
-        raise UserError(f"--set {others[0]}: a fresh model is not trained: only settings of model are read here")
+    of_model_alone(settings)
+    preset = "tiny" if preset is None else preset
     config = run_config(preset, [f"model.vocab_size={BYTES}", *settings], seed=seed)
     if (config.model.vocab_size or BYTES) < BYTES:
         raise UserError(f"model.vocab_size {config.model.vocab_size}: the text is read as bytes, and there are {BYTES}")
@@ -116,6 +121,7 @@ def fresh(preset: str, settings: "Sequence[str]", seed: int | None, variants: Pa
         from andrea.training.rehearsal import rehearse
 
         rehearse(config.model, "--variants")
+    require_room(config.model)
     model = build_model(config.model, config.seeds.init)
     about = {"name": f"{preset}, fresh, seed {config.seeds.init}", "fresh": True, "seed": config.seeds.init}
     return Subject(model, ByteTokenizer(), about)
@@ -132,11 +138,12 @@ def trained(run: str, runs: Path) -> Subject:
     from andrea.training.load import find_run, load_run_model
 
     folder = Path(run)
-    if folder.is_dir() and not (folder / "checkpoint").is_file():
+    there = bool(run) and folder.is_dir()
+    if there and not (folder / "checkpoint").is_file():
         return kept(folder)
     # `andrea train` prints the folder of a run.
-    store = reading(folder.resolve().parents[2]) if folder.is_dir() else reading(runs)
-    run_id = find_run(store, folder.resolve().name if folder.is_dir() else run)
+    store = reading(folder.resolve().parents[2]) if there else reading(runs)
+    run_id = find_run(store, folder.resolve().name if there else run)
     model, config, data = load_run_model(store, run_id)
     try:
         tokenizer = load_tokenizer(open_prepared(data))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from andrea.errors import UserError
+from andrea.errors import StudyError, UserError, reason
 
 if TYPE_CHECKING:
     import tokenizers
@@ -147,15 +147,22 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BpeTokenizer:
 
 
 def load(description: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that `describe` described."""
-    kind = description["kind"]
-    if kind == "byte":
-        return ByteTokenizer()
-    if kind == "char":
-        return CharTokenizer(description["characters"])
-    from tokenizers import Tokenizer
+    """The tokenizer that `describe` described.
 
-    return BpeTokenizer(Tokenizer.from_str(json.dumps(description["tokenizer"])))
+    Raises:
+        StudyError: the description is damaged.
+    """
+    try:
+        kind = description["kind"]
+        if kind == "byte":
+            return ByteTokenizer()
+        if kind == "char":
+            return CharTokenizer(description["characters"])
+        from tokenizers import Tokenizer
+
+        return BpeTokenizer(Tokenizer.from_str(json.dumps(description["tokenizer"])))
+    except Exception as error:  # the library raises nothing more special
+        raise StudyError(f"the description of the tokenizer is damaged ({reason(error)})") from error
 
 
 def version(name: str) -> str:

@@ -102,9 +102,12 @@ def variant(axis: str, name: str) -> Any:
         raise UserError(unknown(axis, name))
     module, _, attribute = VARIANTS[axis][name].partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"model.{axis} {name!r}: cannot load {VARIANTS[axis][name]}: {error}") from error
+    if not isinstance(found, type):
+        raise UserError(f"model.{axis} {name!r}: {VARIANTS[axis][name]} is no class")
+    return found
 
 
 def unknown(axis: str, name: str) -> str:

@@ -58,7 +58,11 @@ class Learned(Positions):
 
 
 class Sinusoidal(Positions):
-    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5)."""
+    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
+
+    They are of order 1. The paper multiplies the embeddings by √d (`embedding_scale: sqrt_d`); without it tokens that
+    start at `init_std` drown among them.
+    """
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":

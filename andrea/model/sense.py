@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from andrea.errors import reason
 from andrea.model.config import VARIANTS, ModelConfig, variant
 from andrea.model.variants import users_own
 
@@ -28,12 +29,20 @@ def faults(cfg: ModelConfig) -> Iterator[str]:
             yield f"{first} {getattr(cfg, first)} leaves {second} {getattr(cfg, second):g} without effect: give one"
     chosen = {axis: variant(axis, getattr(cfg, axis)) for axis in VARIANTS}
     for axis, part in chosen.items():
-        refuse = getattr(part, "refuse", None)
-        if refuse and (reason := refuse(cfg)):
-            yield f"{axis} {getattr(cfg, axis)}: {reason}"
+        if hasattr(part, "refuse") and (why := _refusal(part, cfg)):
+            yield f"{axis} {getattr(cfg, axis)}: {why}"
     if not any(users_own(part) for part in chosen.values()):  # a user's own part may read any setting
         yield from _of_wholes(cfg, chosen)
         yield from _unread(cfg, chosen)
+
+
+def _refusal(part: Any, cfg: ModelConfig) -> str | None:
+    """What a part has against a model; a user's own may fail to say it."""
+    try:
+        why = part.refuse(cfg)
+    except Exception as error:
+        return f"its `refuse` fails ({reason(error)})"
+    return why if why is None or isinstance(why, str) else f"its `refuse` gives {why!r}, neither a reason nor None"
 
 
 def _of_numbers(cfg: ModelConfig) -> Iterator[str]:
