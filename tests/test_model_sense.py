@@ -176,5 +176,6 @@ def test_the_json_schema_knows_every_field_and_what_it_takes() -> None:
     schema = RunConfig.model_json_schema()["$defs"]["ModelConfig"]["properties"]
     assert schema.keys() == ModelConfig.model_fields.keys()
     assert {"const": "sqrt_d", "type": "string"} in schema["embedding_scale"]["anyOf"]
-    assert all(schema[axis]["examples"] == list(names) for axis, names in VARIANTS.items())
+    shipped = {axis: [n for n, to in names.items() if to.startswith("andrea.")] for axis, names in VARIANTS.items()}
+    assert all(schema[axis]["examples"] == names for axis, names in shipped.items())
     assert all(field["description"] for field in schema.values())

@@ -31,7 +31,7 @@ def require_room(cfg: ModelConfig, where: str = "") -> None:
         needed += _tables(cfg)
     if needed > there:
         raise UserError(
-            f"{where}such a model needs about {_size(needed)}, this machine has {_size(there)}: make it smaller "
+            f"{where}such a model needs about {size(needed)}, this machine has {size(there)}: make it smaller "
             "(vocab_size, context, d_model, n_layer)"
         )
 
@@ -56,5 +56,6 @@ def installed() -> int:
         return machine
 
 
-def _size(number: float) -> str:
+def size(number: float) -> str:
+    """Bytes as people write them."""
     return f"{number / 2**40:,.1f} TiB" if number >= 2**40 else f"{number / 2**30:,.1f} GiB"

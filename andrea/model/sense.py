@@ -15,8 +15,8 @@ from andrea.model.variants import users_own
 ONE_VALUE: tuple[tuple[str, str], ...] = (("mlp_width", "mlp_ratio"), ("mlp_width", "mlp_multiple"))
 """Pairs of settings of which the first makes the second mean nothing."""
 
-SMALLEST = 1e-30
-"""Of a number that is not 0; the largest is its inverse. Products of a few such still fit into float32."""
+NUMBERS = (1e-30, 1e30)
+"""Between these lies every number that is not 0: products of a few such still fit into float32."""
 
 
 def faults(cfg: ModelConfig) -> Iterator[str]:
@@ -46,11 +46,11 @@ def _refusal(part: Any, cfg: ModelConfig) -> str | None:
 
 
 def _of_numbers(cfg: ModelConfig) -> Iterator[str]:
+    low, high = NUMBERS
     for name in type(cfg).model_fields:
         number = getattr(cfg, name)
-        if isinstance(number, float) and number and not SMALLEST <= abs(number) <= 1 / SMALLEST:
-            between = f"{SMALLEST:g} and {1 / SMALLEST:g}"
-            yield f"{name} {number:g} is beyond what float32 computes with: choose one between {between}"
+        if isinstance(number, float) and number and not low <= abs(number) <= high:
+            yield f"{name} {number:g} is beyond what float32 computes with: choose one between {low:g} and {high:g}"
 
 
 def _of_sizes(cfg: ModelConfig) -> Iterator[str]:

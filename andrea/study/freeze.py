@@ -126,6 +126,8 @@ def _rehearse(asked: Mapping[str, RunConfig]) -> None:
     from andrea.training.rehearsal import rehearse
 
     for arm, config in asked.items():
+        # One block first: it shows a fault of a user's own variant before its counts are relied on.
+        rehearse(config.model.model_copy(update={"n_layer": 1}), f"arm {arm}")
         require_memory(config, f"arm {arm}: ")
         rehearse(config.model, f"arm {arm}")
 

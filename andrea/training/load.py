@@ -22,14 +22,14 @@ def load_run_model(store: RunStore, run: str) -> tuple[GPT, RunConfig, Path]:
     run_id = find_run(store, run)
     folder = store.folder(run_id)
     config, result = store.config(run_id), store.result(run_id)
-    if config is None or result is None:
+    if config is None or result is None or not {"config", "identity"} <= config.keys() or "outcome" not in result:
         raise UserError(f"run {run_id[:12]} in {store.root} has lost its config or result; train it again")
     if result["outcome"] != "completed":
         warn(f"run {run_id[:12]} {result['outcome']} ({result.get('reason')}): its weights are those of its last step")
     cfg = build(RunConfig, config["config"], str(folder / "config.json"))
     try:
         state = checkpoint.load(folder / "checkpoint")
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"{folder}: the run has no checkpoint") from None
     except checkpoint.CheckpointError as error:
         raise UserError(f"{folder / 'checkpoint'}: {error}") from error

@@ -1,19 +1,16 @@
 """Whether a run fits into this machine, by arithmetic alone, before anything is built."""
 
-import os
-from pathlib import Path
-
 import torch
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
 from andrea.model.accounting import memory, parameters, total
 from andrea.model.config import ModelConfig
+from andrea.model.room import installed, size
 from andrea.training.config import TrainConfig
 
 STAND_IN = 256
 """Vocabulary while the tokenizer's is not known."""
-CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def device_of(cfg: RunConfig, host_device: str = "auto") -> str:
@@ -42,8 +39,8 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
     if (total := sum(needed.values())) > there:
         rows_matter = total - needed["activations"] < there and rows > 1
         raise UserError(
-            f"{where}training this model needs about {_size(total)}, this "
-            f"{'GPU' if on_gpu else 'machine'} has {_size(there)}: "
+            f"{where}training this model needs about {size(total)}, this "
+            f"{'GPU' if on_gpu else 'machine'} has {size(there)}: "
             + ("lower train.micro_batch" if rows_matter else "make the model smaller")
         )
 
@@ -62,16 +59,3 @@ def _block_matrices(model: ModelConfig) -> int:
     bare = dict.fromkeys(("attn_bias", "proj_bias", "mlp_bias"), False)
     groups = parameters(model.model_copy(update={**bare, "qk_norm": "none"}))
     return groups["attention"] + groups["mlp"]
-
-
-def installed() -> int:
-    """Bytes of memory that processes here may use: the machine's, or what a container leaves of it."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(machine, int(CGROUP.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit: `max`
-        return machine
-
-
-def _size(number: float) -> str:
-    return f"{number / 2**40:,.1f} TiB" if number >= 2**40 else f"{number / 2**30:,.1f} GiB"
