@@ -27,8 +27,9 @@ def rows(text: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("axis", VARIANTS)
 def test_every_variant_has_its_row_with_its_class_and_a_proof(axis: str) -> None:
     found = rows(SECTIONS[axis])
-    assert set(VARIANTS[axis]) == set(found) - set(ModelConfig.model_fields)
-    for name in VARIANTS[axis]:
+    shipped = [name for name, target in VARIANTS[axis].items() if target.startswith("andrea.")]
+    assert set(shipped) == set(found) - set(ModelConfig.model_fields)
+    for name in shipped:
         assert f"`{variant(axis, name).__name__}`" in found[name], name
         assert all(found[name]), f"{name}: an empty cell"
 

@@ -124,7 +124,7 @@ def test_combinations_that_cannot_be_built_are_found_before_anything_runs(tmp_pa
     text = text.replace("model.mlp_ratio: {choices: [1, 8/3, 4e0]}", "model.n_head:\n    choices: [4, 5]")
     assert faults(tmp_path, text) == [
         "7: space.model.n_head: model: n_head 5 does not divide d_model 48: "
-        "choose a width that is a multiple of the heads"
+        "choose a width that is a multiple of the heads, or set head_dim"
     ]
 
 

@@ -78,7 +78,7 @@ def _groups(
             "params": params,
             "lr": cfg.lr * scale,
             "lr_scale": scale,
-            "weight_decay": cfg.weight_decay / scale if matrix else 0.0,
+            "weight_decay": cfg.weight_decay / scale if matrix and scale else 0.0,
         }
         for (matrix, scale), params in groups.items()
     ]
