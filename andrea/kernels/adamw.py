@@ -39,8 +39,8 @@ class AdamW(torch.optim.Optimizer):
     """As `torch.optim.AdamW(fused=True)` after `clip_grad_norm_`.
 
     Args:
-        params: contiguous parameters or groups of them. A group's `lr` is its `lr_scale` (1 by default) times the common
-            rate; its `weight_decay` is its own. Rates and decays are numbers, or R numbers for R replicas.
+        params: contiguous parameters or groups of them. A group's `lr` is its `lr_scale` (1 by default) times the
+            common rate; its `weight_decay` is its own. Both are numbers, or R numbers for R replicas.
         betas, eps: of all groups.
         clip: largest global norm of the gradients, per replica; 0 clips nothing.
         replicas: R; every parameter's first axis, if there are more than one.
@@ -157,9 +157,8 @@ class AdamW(torch.optim.Optimizer):
         rows: list[tuple[Tensor, float, float]] = []
         for group in self.param_groups:
             decays = float(np.max(group["weight_decay"])) / common if common else 0.0
-            rows += [
-                (p, group.get("lr_scale", 1.0), decays) for p in group["params"] if p.grad is not None and p.numel()
-            ]
+            mine = [p for p in group["params"] if p.grad is not None and p.numel()]
+            rows += [(p, group.get("lr_scale", 1.0), decays) for p in mine]
         wanted = tuple((id(p), *rest) for p, *rest in rows)
         if wanted == self._laid_out_for:
             return
