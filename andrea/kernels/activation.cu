@@ -8,10 +8,11 @@
 //
 // Bytes at least, per element: forward 2 (plain) or 3 (gated) times the size of T, backward 3 or 5 times.
 //
-// Threads: a block is a tile of `width` threads along the columns, each with one vector of 16 bytes, by blockDim.x / width rows;
-// it walks down the rows part, part + parts, … of one replica. A thread thus keeps its columns: their bias is loaded once
-// into registers, and so are the sums for the bias' gradient. Those are added over the threads of a block in order, and over
-// the blocks by reduce_parts: no atomics, the same bits every time.
+// Threads: a block is a tile of `width` threads along the columns, each with one vector of 16 bytes, by BLOCK / width rows; it
+// walks down the rows part, part + parts, … of one replica. A thread thus keeps its columns: their bias is loaded once
+// into registers, where the sums for the bias' gradient stay too. Those are added over the threads of a block in order, and
+// over the blocks by reduce_parts: no atomics, the same bits every time. Where rows do not allow vectors, a thread takes as many
+// single columns one after the other, `width` apart: a warp still reads consecutive addresses.
 
 constexpr int VEC = 16 / sizeof(T);
 constexpr int BLOCK = 256;
@@ -70,54 +71,38 @@ struct gelu {
 
 // ---- A thread's columns and its sums --------------------------------------------------------------------------------
 
-// Vectors where every row allows it, else single elements, width apart: in both cases a warp reads consecutive addresses.
-struct Columns {
-  int columns, first, step;                              // step 1: a vector
-  bool wide;
+// Runs `body` for the columns of this thread: once with vectors, or VEC times with single columns. body(c, numbers) is told
+// the first column and how many (as a type). Every thread of a block runs it as often, so it may have barriers.
+template <int N> struct Numbers { static constexpr int count = N; };
 
-  __device__ __forceinline__ Columns(int columns_, int width, int tile, bool wide_) : columns(columns_), wide(wide_) {
-    const int x = threadIdx.x % width;
-    step = wide ? 1 : width;
-    first = tile * width * VEC + (wide ? x * VEC : x);
-  }
-  __device__ __forceinline__ bool some() const { return first < columns; }
-  __device__ __forceinline__ int at(int k) const { return first + k * step; }
+template <class Body> __device__ __forceinline__ void each_column(int columns, int width, int tile, bool wide, Body body) {
+  const int x = threadIdx.x % width;
+  if (wide) return body((tile * width + x) * VEC, Numbers<VEC>());
+#pragma unroll 1
+  for (int k = 0; k < VEC; ++k) body(tile * width * VEC + k * width + x, Numbers<1>());
+}
 
-  __device__ __forceinline__ Vec<T, VEC> read(const T* row) const {
-    if (wide) return load_vec<VEC>(row + first);
-    Vec<T, VEC> v{};
+template <int N> __device__ __forceinline__ void load_bias(const real* bias, i64 replica, i64 stride, int c, real (&to)[N]) {
 #pragma unroll
-    for (int k = 0; k < VEC; ++k)
-      if (at(k) < columns) v.v[k] = row[at(k)];
-    return v;
-  }
-  __device__ __forceinline__ void write(T* row, const Vec<T, VEC>& v) const {
-    if (wide) return store_vec(row + first, v);
-#pragma unroll
-    for (int k = 0; k < VEC; ++k)
-      if (at(k) < columns) row[at(k)] = v.v[k];
-  }
-  __device__ __forceinline__ void bias(const real* from, real (&to)[VEC]) const {
-#pragma unroll
-    for (int k = 0; k < VEC; ++k) to[k] = from && at(k) < columns ? from[at(k)] : real(0);
-  }
-};
+  for (int k = 0; k < N; ++k) to[k] = bias ? bias[replica * stride + c + k] : real(0);
+}
 
 // Adds the sums of the threads that have the same columns, in the order of their rows, into a row of `partial`.
-__device__ __forceinline__ void add_up(const Columns& mine, const real (&sums)[VEC], int width, real* partial_row) {
+template <int N>
+__device__ __forceinline__ void add_up(int c, int columns, const real (&sums)[N], int width, real* partial_row) {
   __shared__ real of_thread[VEC][BLOCK];
 #pragma unroll
-  for (int k = 0; k < VEC; ++k) of_thread[k][threadIdx.x] = sums[k];
+  for (int k = 0; k < N; ++k) of_thread[k][threadIdx.x] = sums[k];
   __syncthreads();
-  if (threadIdx.x < width && mine.some()) {
+  if (threadIdx.x < width && c < columns) {
 #pragma unroll
-    for (int k = 0; k < VEC; ++k) {
+    for (int k = 0; k < N; ++k) {
       real total = 0;
       for (int t = threadIdx.x; t < BLOCK; t += width) total += of_thread[k][t];
-      if (mine.at(k) < mine.columns) partial_row[mine.at(k)] = total;
+      partial_row[c + k] = total;
     }
   }
-  __syncthreads();
+  __syncthreads();                                       // the next call writes of_thread again
 }
 
 // Which tile, part and replica a block has; rows of a thread: first, first + step, … < end.
@@ -147,109 +132,129 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) PLAIN(act_fwd)(
     int columns, int width, int tiles, int parts) {
   const Place place(rows_per_replica, width, tiles, parts);
   const bool wide = columns % VEC == 0 && vectors<VEC>(a, a_stride) && vectors<VEC>(out, columns);
-  const Columns mine(columns, width, place.tile, wide);
-  if (!mine.some()) return;
-  real b[VEC];
-  mine.bias(bias ? bias + place.replica * bias_replica_stride : nullptr, b);
-  batched<4>(
-      place.first, place.step, place.end, [&](i64 r) { return mine.read(a + r * a_stride); },
-      [&](i64 r, Vec<T, VEC> v) {
+  each_column(columns, width, place.tile, wide, [&](int c, auto numbers) {
+    constexpr int N = decltype(numbers)::count;
+    if (c >= columns) return;
+    real b[N];
+    load_bias<N>(bias, place.replica, bias_replica_stride, c, b);
+    batched<4>(
+        place.first, place.step, place.end, [&](i64 r) { return load_vec<N>(a + r * a_stride + c); },
+        [&](i64 r, const Vec<T, N>& read) {
+          real v[N];
+          read.unpack(v);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) v.v[k] = store<T>(ACT::value(load(v.v[k]) + b[k]));
-        mine.write(out + r * columns, v);
-      });
+          for (int k = 0; k < N; ++k) v[k] = ACT::value(v[k] + b[k]);
+          store_vec<N>(out + r * columns + c, v);
+        });
+  });
 }
 EXPORT_KERNEL(PLAIN(act_fwd))
-
-extern "C" __global__ void __launch_bounds__(BLOCK, 3) PLAIN(act_bwd)(
-    const T* dy, i64 dy_stride, const T* a, i64 a_stride, const real* bias, i64 bias_replica_stride, T* da, i64 da_stride,
-    real* partial, i64 rows_per_replica, i64 replicas, int columns, int width, int tiles, int parts) {
-  struct Read { Vec<T, VEC> dy, a; };
-  const Place place(rows_per_replica, width, tiles, parts);
-  const bool wide = columns % VEC == 0 && vectors<VEC>(dy, dy_stride) && vectors<VEC>(a, a_stride) &&
-                    vectors<VEC>(da, da_stride);
-  const Columns mine(columns, width, place.tile, wide);
-  real b[VEC], sums[VEC] = {};
-  mine.bias(bias ? bias + place.replica * bias_replica_stride : nullptr, b);
-  if (mine.some())
-    batched<2>(
-        place.first, place.step, place.end,
-        [&](i64 r) { return Read{mine.read(dy + r * dy_stride), mine.read(a + r * a_stride)}; },
-        [&](i64 r, Read read) {
-#pragma unroll
-          for (int k = 0; k < VEC; ++k) {
-            real f, slope;
-            ACT::both(load(read.a.v[k]) + b[k], f, slope);
-            const real d = load(read.dy.v[k]) * slope;
-            sums[k] += d;
-            read.a.v[k] = store<T>(d);
-          }
-          mine.write(da + r * da_stride, read.a);
-        });
-  if (partial) add_up(mine, sums, width, partial + (place.replica * parts + place.part) * columns);
-}
-EXPORT_KERNEL(PLAIN(act_bwd))
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) GATED(act_fwd)(
     const T* g, i64 g_stride, const real* gate_bias, i64 gate_bias_replica_stride, const T* u, i64 u_stride,
     const real* up_bias, i64 up_bias_replica_stride, T* out, i64 rows_per_replica, i64 replicas, int columns, int width,
     int tiles, int parts) {
-  struct Read { Vec<T, VEC> g, u; };
   const Place place(rows_per_replica, width, tiles, parts);
   const bool wide = columns % VEC == 0 && vectors<VEC>(g, g_stride) && vectors<VEC>(u, u_stride) && vectors<VEC>(out, columns);
-  const Columns mine(columns, width, place.tile, wide);
-  if (!mine.some()) return;
-  real gate_b[VEC], up_b[VEC];
-  mine.bias(gate_bias ? gate_bias + place.replica * gate_bias_replica_stride : nullptr, gate_b);
-  mine.bias(up_bias ? up_bias + place.replica * up_bias_replica_stride : nullptr, up_b);
-  batched<2>(
-      place.first, place.step, place.end,
-      [&](i64 r) { return Read{mine.read(g + r * g_stride), mine.read(u + r * u_stride)}; },
-      [&](i64 r, Read read) {
+  each_column(columns, width, place.tile, wide, [&](int c, auto numbers) {
+    constexpr int N = decltype(numbers)::count;
+    struct Read { Vec<T, N> g, u; };
+    if (c >= columns) return;
+    real gate_b[N], up_b[N];
+    load_bias<N>(gate_bias, place.replica, gate_bias_replica_stride, c, gate_b);
+    load_bias<N>(up_bias, place.replica, up_bias_replica_stride, c, up_b);
+    batched<2>(
+        place.first, place.step, place.end,
+        [&](i64 r) { return Read{load_vec<N>(g + r * g_stride + c), load_vec<N>(u + r * u_stride + c)}; },
+        [&](i64 r, const Read& read) {
+          real gate[N], up[N];
+          read.g.unpack(gate);
+          read.u.unpack(up);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k)
-          read.u.v[k] = store<T>(ACT::value(load(read.g.v[k]) + gate_b[k]) * (load(read.u.v[k]) + up_b[k]));
-        mine.write(out + r * columns, read.u);
-      });
+          for (int k = 0; k < N; ++k) up[k] = ACT::value(gate[k] + gate_b[k]) * (up[k] + up_b[k]);
+          store_vec<N>(out + r * columns + c, up);
+        });
+  });
 }
 EXPORT_KERNEL(GATED(act_fwd))
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) PLAIN(act_bwd)(
+    const T* dy, i64 dy_stride, const T* a, i64 a_stride, const real* bias, i64 bias_replica_stride, T* da, i64 da_stride,
+    real* partial, i64 rows_per_replica, i64 replicas, int columns, int width, int tiles, int parts) {
+  const Place place(rows_per_replica, width, tiles, parts);
+  const bool wide = columns % VEC == 0 && vectors<VEC>(dy, dy_stride) && vectors<VEC>(a, a_stride) &&
+                    vectors<VEC>(da, da_stride);
+  each_column(columns, width, place.tile, wide, [&](int c, auto numbers) {
+    constexpr int N = decltype(numbers)::count;
+    struct Read { Vec<T, N> dy, a; };
+    real b[N], sums[N] = {};
+    if (c < columns) {
+      load_bias<N>(bias, place.replica, bias_replica_stride, c, b);
+      batched<2>(
+          place.first, place.step, place.end,
+          [&](i64 r) { return Read{load_vec<N>(dy + r * dy_stride + c), load_vec<N>(a + r * a_stride + c)}; },
+          [&](i64 r, const Read& read) {
+            real d[N], v[N];
+            read.dy.unpack(d);
+            read.a.unpack(v);
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+              real f, slope;
+              ACT::both(v[k] + b[k], f, slope);
+              d[k] *= slope;
+              sums[k] += d[k];
+            }
+            store_vec<N>(da + r * da_stride + c, d);
+          });
+    }
+    if (partial) add_up<N>(c, columns, sums, width, partial + (place.replica * parts + place.part) * columns);
+  });
+}
+EXPORT_KERNEL(PLAIN(act_bwd))
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) GATED(act_bwd)(
     const T* dy, i64 dy_stride, const T* g, i64 g_stride, const real* gate_bias, i64 gate_bias_replica_stride, const T* u,
     i64 u_stride, const real* up_bias, i64 up_bias_replica_stride, T* dg, i64 dg_stride, T* du, i64 du_stride,
     real* partial, i64 rows_per_replica, i64 replicas, int columns, int width, int tiles, int parts) {
-  struct Read { Vec<T, VEC> dy, g, u; };
   const Place place(rows_per_replica, width, tiles, parts);
   const bool wide = columns % VEC == 0 && vectors<VEC>(dy, dy_stride) && vectors<VEC>(g, g_stride) &&
                     vectors<VEC>(u, u_stride) && vectors<VEC>(dg, dg_stride) && vectors<VEC>(du, du_stride);
-  const Columns mine(columns, width, place.tile, wide);
-  real gate_b[VEC], up_b[VEC], gate_sums[VEC] = {}, up_sums[VEC] = {};
-  mine.bias(gate_bias ? gate_bias + place.replica * gate_bias_replica_stride : nullptr, gate_b);
-  mine.bias(up_bias ? up_bias + place.replica * up_bias_replica_stride : nullptr, up_b);
-  if (mine.some())
-    batched<2>(
-        place.first, place.step, place.end,
-        [&](i64 r) {
-          return Read{mine.read(dy + r * dy_stride), mine.read(g + r * g_stride), mine.read(u + r * u_stride)};
-        },
-        [&](i64 r, Read read) {
+  each_column(columns, width, place.tile, wide, [&](int c, auto numbers) {
+    constexpr int N = decltype(numbers)::count;
+    struct Read { Vec<T, N> dy, g, u; };
+    real gate_b[N], up_b[N], gate_sums[N] = {}, up_sums[N] = {};
+    if (c < columns) {
+      load_bias<N>(gate_bias, place.replica, gate_bias_replica_stride, c, gate_b);
+      load_bias<N>(up_bias, place.replica, up_bias_replica_stride, c, up_b);
+      batched<2>(
+          place.first, place.step, place.end,
+          [&](i64 r) {
+            return Read{load_vec<N>(dy + r * dy_stride + c), load_vec<N>(g + r * g_stride + c),
+                        load_vec<N>(u + r * u_stride + c)};
+          },
+          [&](i64 r, const Read& read) {
+            real d[N], gate[N], up[N];
+            read.dy.unpack(d);
+            read.g.unpack(gate);
+            read.u.unpack(up);
 #pragma unroll
-          for (int k = 0; k < VEC; ++k) {
-            real f, slope;
-            ACT::both(load(read.g.v[k]) + gate_b[k], f, slope);
-            const real d = load(read.dy.v[k]), d_gate = d * (load(read.u.v[k]) + up_b[k]) * slope, d_up = d * f;
-            gate_sums[k] += d_gate;
-            up_sums[k] += d_up;
-            read.g.v[k] = store<T>(d_gate);
-            read.u.v[k] = store<T>(d_up);
-          }
-          mine.write(dg + r * dg_stride, read.g);
-          mine.write(du + r * du_stride, read.u);
-        });
-  if (!partial) return;
-  real* gate_row = partial + (place.replica * parts + place.part) * columns;
-  add_up(mine, gate_sums, width, gate_row);
-  add_up(mine, up_sums, width, gate_row + replicas * parts * columns);
+            for (int k = 0; k < N; ++k) {
+              real f, slope;
+              ACT::both(gate[k] + gate_b[k], f, slope);
+              gate[k] = d[k] * (up[k] + up_b[k]) * slope;
+              up[k] = d[k] * f;
+              gate_sums[k] += gate[k];
+              up_sums[k] += up[k];
+            }
+            store_vec<N>(dg + r * dg_stride + c, gate);
+            store_vec<N>(du + r * du_stride + c, up);
+          });
+    }
+    if (!partial) return;
+    real* gate_row = partial + (place.replica * parts + place.part) * columns;
+    add_up<N>(c, columns, gate_sums, width, gate_row);
+    add_up<N>(c, columns, up_sums, width, gate_row + replicas * parts * columns);
+  });
 }
 EXPORT_KERNEL(GATED(act_bwd))
 

@@ -51,9 +51,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) NAME(gradnorm)(
     done = piece.length / VEC * VEC;
     batched<4>(
         static_cast<int>(threadIdx.x) * VEC, BLOCK * VEC, done, [&](int i) { return load_vec<VEC>(g + i); },
-        [&](int, const Vec<T, VEC>& v) {
+        [&](int, const Vec<T, VEC>& stored) {
+          real v[VEC];
+          stored.unpack(v);
 #pragma unroll
-          for (int k = 0; k < VEC; ++k) total += load(v.v[k]) * load(v.v[k]);
+          for (int k = 0; k < VEC; ++k) total += v[k] * v[k];
         });
   }
   for (int i = done + threadIdx.x; i < piece.length; i += BLOCK) total += load(g[i]) * load(g[i]);
@@ -109,7 +111,7 @@ struct Update {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 4) NAME(adamw)(
+extern "C" __global__ void __launch_bounds__(BLOCK, 3) NAME(adamw)(
     const i64* params, const i64* grads, const i64* exp_avg, const i64* exp_avg_sq, const i64* numels, const real* scales,
     const i64* chunks, i64 n_chunks, i64 chunk, const real* factors) {
   struct Read { Vec<T, VEC> p, g; Vec<real, VEC> m, v; };
@@ -126,12 +128,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 4) NAME(adamw)(
         static_cast<int>(threadIdx.x) * VEC, BLOCK * VEC, done,
         [&](int i) { return Read{load_vec<VEC>(p + i), load_vec<VEC>(g + i), load_vec<VEC>(m + i), load_vec<VEC>(v + i)}; },
         [&](int i, Read read) {
+          real now[VEC], grad[VEC];
+          read.p.unpack(now);
+          read.g.unpack(grad);
 #pragma unroll
-          for (int k = 0; k < VEC; ++k)
-            read.p.v[k] = store<T>(update(load(read.p.v[k]), load(read.g.v[k]), read.m.v[k], read.v.v[k]));
-          store_vec(p + i, read.p);
-          store_vec(m + i, read.m);
-          store_vec(v + i, read.v);
+          for (int k = 0; k < VEC; ++k) now[k] = update(now[k], grad[k], read.m.v[k], read.v.v[k]);
+          store_vec<VEC>(p + i, now);
+          store_vec<VEC>(m + i, read.m);
+          store_vec<VEC>(v + i, read.v);
         });
   }
   for (int i = done + threadIdx.x; i < piece.length; i += BLOCK)

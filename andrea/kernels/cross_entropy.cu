@@ -24,6 +24,10 @@
 constexpr int VEC = 16 / sizeof(T);
 constexpr int IN_FLIGHT = 4;
 
+__device__ constexpr f32 lowest(f32) { return -3.402823466e38f; }
+__device__ constexpr f64 lowest(f64) { return -1.7976931348623157e308; }
+constexpr real LOWEST = lowest(real(0));                 // finite: see above
+
 struct Softmax {
   real max = LOWEST, sum = 0;
 
@@ -68,9 +72,7 @@ struct Cut {
   }
 };
 
-template <bool CAP> __device__ __forceinline__ real capped(T x, real cap) {
-  return CAP ? cap * tanh_of(load(x) / cap) : load(x);
-}
+template <bool CAP> __device__ __forceinline__ real capped(real x, real cap) { return CAP ? cap * tanh_of(x / cap) : x; }
 template <bool CAP> __device__ __forceinline__ real capped_slope(real z, real cap) {
   return CAP ? 1 - z / cap * (z / cap) : real(1);
 }
@@ -78,10 +80,10 @@ template <bool CAP> __device__ __forceinline__ real capped_slope(real z, real ca
 // Fill a row of the gradient with one number.
 __device__ __forceinline__ void fill(T* grad, int columns, real value, int lane, int lanes) {
   const Cut cut(grad, columns);
-  Vec<T, VEC> piece;
+  real values[VEC];
 #pragma unroll
-  for (int k = 0; k < VEC; ++k) piece.v[k] = store<T>(value);
-  for (int j = lane; j < cut.pieces; j += lanes) store_vec(grad + cut.head + j * VEC, piece);
+  for (int k = 0; k < VEC; ++k) values[k] = value;
+  for (int j = lane; j < cut.pieces; j += lanes) store_vec<VEC>(grad + cut.head + j * VEC, values);
   for (int i = lane; i < cut.edges(); i += lanes) grad[cut.edge(i)] = store<T>(value);
 }
 
@@ -99,17 +101,18 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
       [&](int j, const Vec<T, VEC>& piece) {
         if (cached) cache[j] = piece;
         real z[VEC];
+        piece.unpack(z);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) z[k] = capped<CAP>(piece.v[k], cap);
+        for (int k = 0; k < VEC; ++k) z[k] = capped<CAP>(z[k], cap);
         softmax.add(z);
       });
   for (int i = lane; i < cut.edges(); i += lanes) {
-    const real z[1] = {capped<CAP>(logits[cut.edge(i)], cap)};
+    const real z[1] = {capped<CAP>(load(logits[cut.edge(i)]), cap)};
     softmax.add(z);
   }
   // Whoever will overwrite the target's logit keeps it; the sums below give this load the time it needs.
   const bool mine = cut.owner(target, lanes) == lane;
-  const real at_target = mine ? capped<CAP>(logits[target], cap) : real(0);
+  const real at_target = mine ? capped<CAP>(load(logits[target]), cap) : real(0);
   softmax.over_the_row(lanes);
 
   const real m = softmax.max, log_sum = log_of(softmax.sum), log_sum_exp = m + log_sum;
@@ -118,25 +121,27 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
   if (!grad) return;
 
   const real scale = n.upstream * (1 + 2 * n.z_loss * log_sum_exp);
-  const auto slope = [&](T x) {
+  const auto slope = [&](real x) {
     const real z = capped<CAP>(x, cap);
     return scale * fast_exp(z - m - log_sum) * capped_slope<CAP>(z, cap);
   };
   const bool same_cut = (reinterpret_cast<unsigned long long>(grad) - reinterpret_cast<unsigned long long>(logits)) % 16 == 0;
   batched<IN_FLIGHT>(
       lane, lanes, cut.pieces, [&](int j) { return cached ? cache[j] : load_vec<VEC>(logits + cut.head + j * VEC); },
-      [&](int j, Vec<T, VEC> piece) {
+      [&](int j, const Vec<T, VEC>& piece) {
+        real d[VEC];
+        piece.unpack(d);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) piece.v[k] = store<T>(slope(piece.v[k]));
+        for (int k = 0; k < VEC; ++k) d[k] = slope(d[k]);
         T* to = grad + cut.head + j * VEC;
         if (same_cut) {
-          store_vec(to, piece);
+          store_vec<VEC>(to, d);
         } else {
 #pragma unroll
-          for (int k = 0; k < VEC; ++k) to[k] = piece.v[k];
+          for (int k = 0; k < VEC; ++k) to[k] = store<T>(d[k]);
         }
       });
-  for (int i = lane; i < cut.edges(); i += lanes) grad[cut.edge(i)] = store<T>(slope(logits[cut.edge(i)]));
+  for (int i = lane; i < cut.edges(); i += lanes) grad[cut.edge(i)] = store<T>(slope(load(logits[cut.edge(i)])));
   // The −1 of the target comes last: one store more by the thread that has the column, instead of a comparison for every
   // column of the row.
   if (mine) {
@@ -145,38 +150,47 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
   }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) NAME(ce)(
-    const T* logits, i64 logits_stride, T* grad, i64 grad_stride, const i64* targets, i64 target_stride,
-    i64 target_replica_stride, const real* upstream, i64 upstream_stride, real* loss, real* lse, i64 rows, int columns,
-    i64 rows_per_replica, i64 ignore_index, real softcap, real z_loss, int lanes, int cached) {
+#define ARGUMENTS                                                                                                      \
+  const T *logits, i64 logits_stride, T *grad, i64 grad_stride, const i64 *targets, i64 target_stride,                 \
+      i64 target_replica_stride, const real *upstream, i64 upstream_stride, real *loss, real *lse, i64 rows,           \
+      int columns, i64 rows_per_replica, i64 ignore_index, real softcap, real z_loss, int lanes, int cached
+#define VALUES                                                                                                         \
+  logits, logits_stride, grad, grad_stride, targets, target_stride, target_replica_stride, upstream, upstream_stride,  \
+      loss, lse, rows, columns, rows_per_replica, ignore_index, softcap, z_loss, lanes, cached
+
+template <bool CAP> __device__ __forceinline__ void all_rows(ARGUMENTS) {
   DYN_SHARED(unsigned char, shared);
   const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, groups = blockDim.x / lanes;
   Vec<T, VEC>* cache = reinterpret_cast<Vec<T, VEC>*>(shared) + group * (columns / VEC);
+#pragma unroll 1
   for (i64 row = static_cast<i64>(blockIdx.x) * groups + group; row < rows; row += static_cast<i64>(gridDim.x) * groups) {
     const i64 replica = row / rows_per_replica;
     const i64 target = targets[replica * target_replica_stride + (row - replica * rows_per_replica) * target_stride];
     T* grad_row = grad ? grad + row * grad_stride : nullptr;
+    real* lse_row = lse ? lse + row : nullptr;
     const bool ignored = target == ignore_index;
-    if (ignored || target < 0 || target >= columns) {
+    if (!ignored && target >= 0 && target < columns) {
+      const Numbers numbers{upstream ? upstream[row * upstream_stride] : real(1), softcap, z_loss};
+      one_row<CAP>(logits + row * logits_stride, grad_row, columns, static_cast<int>(target), numbers, loss + row, lse_row,
+                   cache, cached, lane, lanes);
+    } else {
       // A target that does not exist must not be overlooked, nor may it read foreign memory.
-      const real value = ignored ? real(0) : LOWEST * real(10) - LOWEST * real(10);
+      const real value = ignored ? real(0) : not_a_number();
       if (grad_row) fill(grad_row, columns, value, lane, lanes);
       if (lane == 0) loss[row] = value;
-      if (lane == 0 && lse) lse[row] = value;
-      continue;
+      if (lane == 0 && lse) *lse_row = value;
     }
-    const Numbers numbers{upstream ? upstream[row * upstream_stride] : real(1), softcap, z_loss};
-    const T* logits_row = logits + row * logits_stride;
-    real* lse_row = lse ? lse + row : nullptr;
-    if (softcap != 0)
-      one_row<true>(logits_row, grad_row, columns, static_cast<int>(target), numbers, loss + row, lse_row, cache, cached,
-                    lane, lanes);
-    else
-      one_row<false>(logits_row, grad_row, columns, static_cast<int>(target), numbers, loss + row, lse_row, cache, cached,
-                     lane, lanes);
   }
 }
+
+extern "C" __global__ void __launch_bounds__(1024) NAME(ce)(ARGUMENTS) {
+  if (softcap != 0) all_rows<true>(VALUES);
+  else all_rows<false>(VALUES);
+}
 EXPORT_KERNEL(NAME(ce))
+
+#undef ARGUMENTS
+#undef VALUES
 
 // The gradient above was made for an upstream gradient known in advance (1/N in training). Backward brings the one that
 // came: each row is multiplied by dloss / upstream. In training the two are equal and the kernel returns at once, having read
@@ -200,10 +214,12 @@ extern "C" __global__ void __launch_bounds__(256) NAME(ce_scale)(
     }
     batched<IN_FLIGHT>(
         lane, lanes, cut.pieces, [&](int j) { return load_vec<VEC>(from + cut.head + j * VEC); },
-        [&](int j, Vec<T, VEC> piece) {
+        [&](int j, const Vec<T, VEC>& piece) {
+          real d[VEC];
+          piece.unpack(d);
 #pragma unroll
-          for (int k = 0; k < VEC; ++k) piece.v[k] = scaled(piece.v[k]);
-          store_vec(to + cut.head + j * VEC, piece);
+          for (int k = 0; k < VEC; ++k) d[k] *= factor;
+          store_vec<VEC>(to + cut.head + j * VEC, d);
         });
     for (int i = lane; i < cut.edges(); i += lanes) to[cut.edge(i)] = scaled(from[cut.edge(i)]);
   }

@@ -24,17 +24,10 @@
 
 constexpr int VEC = 16 / sizeof(R);
 
-template <int N> __device__ __forceinline__ void widen(const Vec<T, N>& from, real (&to)[N]) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) to[k] = load(from.v[k]);
-}
-
 // N numbers of a row of weights, which is read once a row from the L1 cache; `otherwise` where there are none.
-template <int N> __device__ __forceinline__ void widen(const real* from, int c, real otherwise, real (&to)[N]) {
+template <int N> __device__ __forceinline__ void weights(const real* from, int c, real otherwise, real (&to)[N]) {
   if (from) {
-    const Vec<real, N> v = load_vec<N>(from + c);
-#pragma unroll
-    for (int k = 0; k < N; ++k) to[k] = v.v[k];
+    load_vec<N>(from + c).unpack(to);
   } else {
 #pragma unroll
     for (int k = 0; k < N; ++k) to[k] = otherwise;
@@ -47,9 +40,8 @@ struct ForwardRow { const R* x; const T* delta; const real *weight, *bias; R* su
 
 template <int N> struct Pair { Vec<R, N> x; Vec<T, N> delta; };
 
-template <bool CENTER, int N>
-__device__ __forceinline__ void forward_row(const ForwardRow& row, int columns, real eps, R* cache, bool cached, int lane,
-                                            int lanes) {
+template <bool CENTER, int N, bool CACHED>
+__device__ __forceinline__ void forward_row(const ForwardRow& row, int columns, real eps, R* cache, int lane, int lanes) {
   const int first = lane * N, step = lanes * N;
   const auto fetch = [&](int c) {
     Pair<N> pair;
@@ -57,31 +49,37 @@ __device__ __forceinline__ void forward_row(const ForwardRow& row, int columns, 
     if (row.delta) pair.delta = load_vec<N>(row.delta + c);
     return pair;
   };
-  const auto added = [&](Pair<N> pair) {                 // the new stream, rounded as it is stored
-    if (row.delta) {
+  const auto added = [&](const Pair<N>& pair) {          // the new stream, rounded as it is stored
+    if (!row.delta) return pair.x;
+    real x[N], delta[N];
+    pair.x.unpack(x);
+    pair.delta.unpack(delta);
 #pragma unroll
-      for (int k = 0; k < N; ++k) pair.x.v[k] = store<R>(load(pair.x.v[k]) + load(pair.delta.v[k]));
-    }
-    return pair.x;
+    for (int k = 0; k < N; ++k) x[k] += delta[k];
+    return Vec<R, N>::pack(x);
   };
   real total = 0;
-  batched<4>(first, step, columns, fetch, [&](int c, const Pair<N>& pair) {
-    const Vec<R, N> s = added(pair);
-    if (row.sum) store_vec(row.sum + c, s);
-    if (cached) store_vec(cache + c, s);
+  batched<CACHED ? 3 : 1>(first, step, columns, fetch, [&](int c, const Pair<N>& pair) {
+    const Vec<R, N> stored = added(pair);
+    if (row.sum) store_vec<N>(row.sum + c, stored);
+    if (CACHED) store_vec<N>(cache + c, stored);
+    real s[N];
+    stored.unpack(s);
 #pragma unroll
-    for (int k = 0; k < N; ++k) total += CENTER ? load(s.v[k]) : load(s.v[k]) * load(s.v[k]);
+    for (int k = 0; k < N; ++k) total += CENTER ? s[k] : s[k] * s[k];
   });
   total = row_sum(total, lanes);
 
-  const auto again = [&](int c) { return cached ? load_vec<N>(cache + c) : added(fetch(c)); };
+  const auto again = [&](int c) { return CACHED ? load_vec<N>(cache + c) : added(fetch(c)); };
   real mean = 0;
   if (CENTER) {
     mean = total / columns;
     total = 0;
-    batched<2>(first, step, columns, again, [&](int, const Vec<R, N>& s) {
+    batched<1>(first, step, columns, again, [&](int, const Vec<R, N>& stored) {
+      real s[N];
+      stored.unpack(s);
 #pragma unroll
-      for (int k = 0; k < N; ++k) total += (load(s.v[k]) - mean) * (load(s.v[k]) - mean);
+      for (int k = 0; k < N; ++k) total += (s[k] - mean) * (s[k] - mean);
     });
     total = row_sum(total, lanes);
   }
@@ -90,29 +88,30 @@ __device__ __forceinline__ void forward_row(const ForwardRow& row, int columns, 
     if (CENTER) *row.mean = mean;
     *row.rstd = rstd;
   }
-  batched<2>(first, step, columns, again, [&](int c, const Vec<R, N>& s) {
-    real w[N], b[N];
-    widen<N>(row.weight, c, 1, w);
-    widen<N>(row.bias, c, 0, b);
-    Vec<T, N> y;
+  batched<1>(first, step, columns, again, [&](int c, const Vec<R, N>& stored) {
+    real y[N], w[N], b[N];
+    stored.unpack(y);
+    weights<N>(row.weight, c, 1, w);
+    weights<N>(row.bias, c, 0, b);
 #pragma unroll
-    for (int k = 0; k < N; ++k) y.v[k] = store<T>((load(s.v[k]) - mean) * rstd * w[k] + b[k]);
-    store_vec(row.y + c, y);
+    for (int k = 0; k < N; ++k) y[k] = (y[k] - mean) * rstd * w[k] + b[k];
+    store_vec<N>(row.y + c, y);
   });
 }
 
-template <bool CENTER>
-__device__ __forceinline__ void forward(
-    const R* x, i64 x_stride, const T* delta, i64 delta_stride, const real* weight, i64 weight_replica_stride,
-    const real* bias, i64 bias_replica_stride, R* sum, T* y, real* mean, real* rstd, i64 rows, int columns,
-    i64 rows_per_replica, real eps, int lanes, int cached) {
+#define FORWARD_ARGUMENTS                                                                                              \
+  const R *x, i64 x_stride, const T *delta, i64 delta_stride, const real *weight, i64 weight_replica_stride,           \
+      const real *bias, i64 bias_replica_stride, R *sum, T *y, real *mean, real *rstd, i64 rows, int columns,          \
+      i64 rows_per_replica, real eps, int lanes, int cached
+#define FORWARD_VALUES                                                                                                 \
+  x, x_stride, delta, delta_stride, weight, weight_replica_stride, bias, bias_replica_stride, sum, y, mean, rstd,      \
+      rows, columns, rows_per_replica, eps, lanes, cached
+
+template <bool CENTER, int N, bool CACHED> __device__ __forceinline__ void forward_rows(FORWARD_ARGUMENTS) {
   DYN_SHARED(unsigned char, shared);
   const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes, groups = blockDim.x / lanes;
-  const int row_length = (columns + VEC - 1) / VEC * VEC;
-  R* cache = reinterpret_cast<R*>(shared) + group * row_length;
-  const bool wide = columns % VEC == 0 && vectors<VEC>(x, x_stride) && vectors<VEC>(delta, delta ? delta_stride : 0) &&
-                    vectors<VEC>(weight, weight_replica_stride) && vectors<VEC>(bias, bias_replica_stride) &&
-                    vectors<VEC>(sum, columns) && vectors<VEC>(y, columns);
+  R* cache = reinterpret_cast<R*>(shared) + group * ((columns + VEC - 1) / VEC * VEC);
+#pragma unroll 1
   for (i64 r = static_cast<i64>(blockIdx.x) * groups + group; r < rows; r += static_cast<i64>(gridDim.x) * groups) {
     const i64 replica = r / rows_per_replica;
     ForwardRow row;
@@ -124,22 +123,24 @@ __device__ __forceinline__ void forward(
     row.y = y + r * columns;
     row.mean = CENTER ? mean + r : nullptr;
     row.rstd = rstd + r;
-    if (wide) forward_row<CENTER, VEC>(row, columns, eps, cache, cached, lane, lanes);
-    else forward_row<CENTER, 1>(row, columns, eps, cache, cached, lane, lanes);
+    forward_row<CENTER, N, CACHED>(row, columns, eps, cache, lane, lanes);
   }
 }
 
-#define FORWARD_ARGUMENTS                                                                                              \
-  const R *x, i64 x_stride, const T *delta, i64 delta_stride, const real *weight, i64 weight_replica_stride,           \
-      const real *bias, i64 bias_replica_stride, R *sum, T *y, real *mean, real *rstd, i64 rows, int columns,          \
-      i64 rows_per_replica, real eps, int lanes, int cached
-#define FORWARD_VALUES                                                                                                 \
-  x, x_stride, delta, delta_stride, weight, weight_replica_stride, bias, bias_replica_stride, sum, y, mean, rstd,      \
-      rows, columns, rows_per_replica, eps, lanes, cached
+// One loop over rows for each way of reading them, chosen before it: less to keep in registers than a choice inside.
+template <bool CENTER> __device__ __forceinline__ void forward(FORWARD_ARGUMENTS) {
+  const bool wide = columns % VEC == 0 && vectors<VEC>(x, x_stride) && vectors<VEC>(delta, delta ? delta_stride : 0) &&
+                    vectors<VEC>(weight, weight_replica_stride) && vectors<VEC>(bias, bias_replica_stride) &&
+                    vectors<VEC>(sum, columns) && vectors<VEC>(y, columns);
+  if (cached && wide) forward_rows<CENTER, VEC, true>(FORWARD_VALUES);
+  else if (cached) forward_rows<CENTER, 1, true>(FORWARD_VALUES);
+  else if (wide) forward_rows<CENTER, VEC, false>(FORWARD_VALUES);
+  else forward_rows<CENTER, 1, false>(FORWARD_VALUES);
+}
 
-extern "C" __global__ void __launch_bounds__(512, 2) NAME(norm_fwd_ln)(FORWARD_ARGUMENTS) { forward<true>(FORWARD_VALUES); }
+extern "C" __global__ void __launch_bounds__(256, 3) NAME(norm_fwd_ln)(FORWARD_ARGUMENTS) { forward<true>(FORWARD_VALUES); }
 EXPORT_KERNEL(NAME(norm_fwd_ln))
-extern "C" __global__ void __launch_bounds__(512, 2) NAME(norm_fwd_rms)(FORWARD_ARGUMENTS) { forward<false>(FORWARD_VALUES); }
+extern "C" __global__ void __launch_bounds__(256, 3) NAME(norm_fwd_rms)(FORWARD_ARGUMENTS) { forward<false>(FORWARD_VALUES); }
 EXPORT_KERNEL(NAME(norm_fwd_rms))
 
 #undef FORWARD_ARGUMENTS
@@ -163,7 +164,7 @@ template <int N, bool PLANES> struct ColumnSums {
       Vec<real, PIECE> sums = load_vec<PIECE>(at(c, q));
 #pragma unroll
       for (int k = 0; k < PIECE; ++k) sums.v[k] += v[q * PIECE + k];
-      store_vec(at(c, q), sums);
+      store_vec<PIECE>(at(c, q), sums);
     }
   }
   __device__ __forceinline__ void clear(int c) {
@@ -171,7 +172,7 @@ template <int N, bool PLANES> struct ColumnSums {
 #pragma unroll
     for (int k = 0; k < PIECE; ++k) zero.v[k] = 0;
 #pragma unroll
-    for (int q = 0; q < PIECES; ++q) store_vec(at(c, q), zero);
+    for (int q = 0; q < PIECES; ++q) store_vec<PIECE>(at(c, q), zero);
   }
   // Which column stands at a place of the planes.
   __device__ __forceinline__ int column(int place) const {
@@ -190,46 +191,46 @@ __device__ __forceinline__ void backward_row(const BackwardRow& row, int columns
                                              bool with_bias, int lane, int lanes) {
   const int first = lane * N, step = lanes * N;
   const auto fetch = [&](int c) { return Read<N>{load_vec<N>(row.dy + c), load_vec<N>(row.sum + c)}; };
-  const auto normed = [&](const Vec<R, N>& s, int k) { return (load(s.v[k]) - row.mean) * row.rstd; };
+  const auto normed = [&](const Vec<R, N>& stored, real (&h)[N]) {
+    stored.unpack(h);
+#pragma unroll
+    for (int k = 0; k < N; ++k) h[k] = (h[k] - row.mean) * row.rstd;
+  };
 
   real sum_g = 0, sum_gh = 0;
-  batched<2>(first, step, columns, fetch, [&](int c, const Read<N>& read) {
-    real dy[N], w[N], dy_h[N];
-    widen<N>(read.dy, dy);
-    widen<N>(row.weight, c, 1, w);
+  batched<CACHED ? 4 : 1>(first, step, columns, fetch, [&](int c, const Read<N>& read) {
+    real dy[N], h[N], w[N];
+    read.dy.unpack(dy);
+    normed(read.sum, h);
+    weights<N>(row.weight, c, 1, w);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      dy_h[k] = dy[k] * normed(read.sum, k);
+      h[k] *= dy[k];
       sum_g += dy[k] * w[k];
-      sum_gh += dy_h[k] * w[k];
+      sum_gh += h[k] * w[k];
     }
-    if (with_weight) dw.add(c, dy_h);
+    if (with_weight) dw.add(c, h);
     if (with_bias) db.add(c, dy);
     if (CACHED) {
-      store_vec(sum_cache + c, read.sum);
-      store_vec(dy_cache + c, read.dy);
+      store_vec<N>(sum_cache + c, read.sum);
+      store_vec<N>(dy_cache + c, read.dy);
     }
   });
   const real avg_g = CENTER ? row_sum(sum_g, lanes) / columns : real(0);
   const real avg_gh = row_sum(sum_gh, lanes) / columns;
 
   const auto fetch_dsum = [&](int c) { return row.dsum ? load_vec<N>(row.dsum + c) : Vec<R, N>{}; };
-  batched<4>(first, step, columns, fetch_dsum, [&](int c, const Vec<R, N>& above) {
+  batched<CACHED ? 4 : 1>(first, step, columns, fetch_dsum, [&](int c, const Vec<R, N>& from_above) {
     const Read<N> read = CACHED ? Read<N>{load_vec<N>(dy_cache + c), load_vec<N>(sum_cache + c)} : fetch(c);
-    real w[N];
-    widen<N>(row.weight, c, 1, w);
-    Vec<R, N> dx;
-    Vec<T, N> ddelta;
+    real d[N], h[N], w[N], above[N];
+    read.dy.unpack(d);
+    normed(read.sum, h);
+    weights<N>(row.weight, c, 1, w);
+    from_above.unpack(above);
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const real g = load(read.dy.v[k]) * w[k];
-      real d = row.rstd * (g - avg_g - normed(read.sum, k) * avg_gh);
-      if (row.dsum) d += load(above.v[k]);
-      dx.v[k] = store<R>(d);
-      ddelta.v[k] = store<T>(d);
-    }
-    store_vec(row.dx + c, dx);
-    if (row.ddelta) store_vec(row.ddelta + c, ddelta);
+    for (int k = 0; k < N; ++k) d[k] = row.rstd * (d[k] * w[k] - avg_g - h[k] * avg_gh) + above[k];
+    store_vec<N>(row.dx + c, d);
+    if (row.ddelta) store_vec<N>(row.ddelta + c, d);
   });
 }
 
@@ -265,6 +266,7 @@ template <bool CENTER, int N, bool CACHED> __device__ __forceinline__ void backw
     if (with_bias) db.clear(c);
   }
 
+#pragma unroll 1
   for (i64 i = static_cast<i64>(part) * groups + group; i < rows_per_replica; i += static_cast<i64>(parts) * groups) {
     const i64 r = replica * rows_per_replica + i;
     BackwardRow row;
@@ -303,9 +305,9 @@ template <bool CENTER> __device__ __forceinline__ void backward(BACKWARD_ARGUMEN
   else backward_rows<CENTER, 1, false>(BACKWARD_VALUES);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 2) NAME(norm_bwd_ln)(BACKWARD_ARGUMENTS) { backward<true>(BACKWARD_VALUES); }
+extern "C" __global__ void __launch_bounds__(256, 2) NAME(norm_bwd_ln)(BACKWARD_ARGUMENTS) { backward<true>(BACKWARD_VALUES); }
 EXPORT_KERNEL(NAME(norm_bwd_ln))
-extern "C" __global__ void __launch_bounds__(512, 2) NAME(norm_bwd_rms)(BACKWARD_ARGUMENTS) { backward<false>(BACKWARD_VALUES); }
+extern "C" __global__ void __launch_bounds__(256, 2) NAME(norm_bwd_rms)(BACKWARD_ARGUMENTS) { backward<false>(BACKWARD_VALUES); }
 EXPORT_KERNEL(NAME(norm_bwd_rms))
 
 #undef BACKWARD_ARGUMENTS

@@ -40,8 +40,8 @@ typedef long long i64;
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
 
-constexpr unsigned ALL_LANES = 0xffffffffu;
-constexpr int WARP = 32;
+enum : unsigned { ALL_LANES = 0xffffffffu };
+enum : int { WARP = 32 };
 
 // ---- Conversions. A load widens exactly, a store rounds to nearest even (what torch does too). ----------------------
 
@@ -93,14 +93,72 @@ template <> __device__ __forceinline__ f16 store<f16>(real v) {
 }
 
 // ---- Vectors: 16 bytes is the widest load of one thread; a warp of them is four full cache lines. -------------------
+// Numbers of 16 bits stay packed, two in a register, until they are needed: unpacked they would take the registers that keep
+// further loads in flight.
 
-template <class S, int N> struct alignas(sizeof(S) * N < 16 ? sizeof(S) * N : 16) Vec { S v[N]; };
+template <class S, int N, bool PAIRS = sizeof(S) == 2 && N % 2 == 0> struct Vec;
+
+template <class S, int N> struct alignas(sizeof(S) * N < 16 ? sizeof(S) * N : 16) Vec<S, N, false> {
+  S v[N];
+  __device__ __forceinline__ void unpack(real (&to)[N]) const {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = load(v[k]);
+  }
+  static __device__ __forceinline__ Vec pack(const real (&from)[N]) {
+    Vec packed;
+#pragma unroll
+    for (int k = 0; k < N; ++k) packed.v[k] = store<S>(from[k]);
+    return packed;
+  }
+};
+
+template <class S> __device__ __forceinline__ void unpack_pair(unsigned pair, real& low, real& high) {
+  low = load(S{static_cast<unsigned short>(pair)});
+  high = load(S{static_cast<unsigned short>(pair >> 16)});
+}
+template <class S> __device__ __forceinline__ unsigned pack_pair(real low, real high) {
+  return store<S>(low).bits | static_cast<unsigned>(store<S>(high).bits) << 16;
+}
+#ifdef __CUDA_ARCH__                                     // one instruction for two conversions
+template <> __device__ __forceinline__ void unpack_pair<bf16>(unsigned pair, real& low, real& high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000u);
+}
+template <> __device__ __forceinline__ unsigned pack_pair<bf16>(real low, real high) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+template <> __device__ __forceinline__ unsigned pack_pair<f16>(real low, real high) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+#endif
+
+template <class S, int N> struct alignas(sizeof(S) * N < 16 ? sizeof(S) * N : 16) Vec<S, N, true> {
+  unsigned pairs[N / 2];
+  __device__ __forceinline__ void unpack(real (&to)[N]) const {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) unpack_pair<S>(pairs[k / 2], to[k], to[k + 1]);
+  }
+  static __device__ __forceinline__ Vec pack(const real (&from)[N]) {
+    Vec packed;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) packed.pairs[k / 2] = pack_pair<S>(from[k], from[k + 1]);
+    return packed;
+  }
+};
 
 template <int N, class S> __device__ __forceinline__ Vec<S, N> load_vec(const S* p) {
   return *reinterpret_cast<const Vec<S, N>*>(p);
 }
 template <int N, class S> __device__ __forceinline__ void store_vec(S* p, const Vec<S, N>& v) {
   *reinterpret_cast<Vec<S, N>*>(p) = v;
+}
+// Round numbers to S and store them.
+template <int N, class S> __device__ __forceinline__ void store_vec(S* p, const real (&from)[N]) {
+  store_vec<N>(p, Vec<S, N>::pack(from));
 }
 
 // Whether rows that are `stride` elements apart can be read as vectors of N elements (a null pointer can).
@@ -114,6 +172,7 @@ template <int N, class S> __device__ __forceinline__ bool vectors(const S* p, i6
 // uses the first. `fetch(i)` only loads, `use(i, value)` computes and stores, for i = first, first + step, … < end.
 template <int U, class I, class Fetch, class Use>
 __device__ __forceinline__ void batched(I first, I step, I end, Fetch fetch, Use use) {
+#pragma unroll 1                                         // U says how many; the compiler would take four times as many
   for (I i = first; i < end; i += U * step) {
     decltype(fetch(i)) got[U];
 #pragma unroll
@@ -161,8 +220,7 @@ template <class V> __device__ __forceinline__ V row_max(V v, int lanes) { return
 // __expf is one instruction on the special-function unit; its relative error, about 2^-22 plus 2^-23 for each unit of |x|,
 // is far below that of the stored result where a result matters.
 
-constexpr real LOWEST = sizeof(real) == 4 ? real(-3.4028234e38) : real(-1.7976931348623157e308);
-
+__device__ __forceinline__ real not_a_number() { return __uint_as_float(0x7fffffffu); }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
 __device__ __forceinline__ double fast_exp(double x) { return exp(x); }
 __device__ __forceinline__ float quotient(float a, float b) { return __fdividef(a, b); }

@@ -34,14 +34,14 @@ WARP, VECTOR = 32, 16
 REGISTERS = {
     "ce": 64,
     "ce_scale": 48,
-    "norm_fwd": 64,
-    "norm_bwd": 64,
+    "norm_fwd": 80,
+    "norm_bwd": 128,
     "act_fwd": 64,
     "act_bwd": 128,
     "reduce_parts": 64,
     "gradnorm": 64,
     "adamw_prepare": 64,
-    "adamw": 64,
+    "adamw": 80,
 }
 """Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor over these and over the threads
 of a block tell how many blocks hide each other's waiting: 64 leave 1024 threads, half of what fits at all."""
@@ -176,15 +176,17 @@ def signature(name: str) -> tuple[Arg, ...]:
         KeyError: there is no such kernel.
     """
     source = _file(_FILES[module(name).split("_")[0]])
-    for macro in re.findall(r"#define \w+_ARGUMENTS((?:.*\\\n)+.*\n)", source):
-        way = "norm_fwd" if "eps" in macro else "norm_bwd"
-        if name.startswith(way):
-            return _arguments(macro.replace("\\\n", " "))
     family = family_of(name)
     form = {"plain": "PLAIN", "gated": "GATED"}.get(name.split("_")[-2], "NAME")
-    found = re.search(rf"\b{form}\({family}\)\(\s*([^{{]*?)\) {{", source)
+    kernel = f"{family}_{name.split('_')[2]}" if family.startswith("norm") else family
+    found = re.search(rf"\b{form}\({kernel}\)\(\s*([^{{]*?)\) {{", source)
     assert found, f"{name}: no such kernel in its file"
-    return _arguments(found[1])
+    declared = found[1]
+    if declared.endswith("ARGUMENTS"):  # a list that several kernels share
+        macro = re.search(rf"#define {declared}((?:.*\\\n)*.*\n)", source)
+        assert macro, f"{name}: no {declared} in its file"
+        declared = macro[1].replace("\\\n", " ")
+    return _arguments(declared)
 
 
 def _arguments(declared: str) -> tuple[Arg, ...]:
@@ -289,7 +291,7 @@ def norm_forward(
     """Residual add and norm of [rows, columns]; kind `ln` or `rms`."""
     _size(columns, rows)
     vector = VECTOR // SIZE[stream]
-    lanes = WARP if columns <= 1024 else _lanes(columns // vector, 2, 512)
+    lanes = WARP if columns <= 1024 else _lanes(columns // vector, 2, 256)
     groups = 256 // WARP if lanes == WARP else 1
     row_bytes = _up(columns, vector) * SIZE[stream]
     cached = groups * row_bytes <= limits.shared
@@ -319,11 +321,11 @@ def norm_backward(
     row_bytes = _up(columns, vector) * column_bytes
     lanes, groups = WARP, 256 // WARP
     if columns > 1024 or groups * row_bytes > limits.shared:
-        lanes, groups = _lanes(columns // vector, 2, 512), 1
+        lanes, groups = _lanes(columns // vector, 2, 256), 1
     cached = groups * row_bytes <= limits.shared
     shared = groups * row_bytes if cached else 0
     # One wave: as many blocks as run at once, each with its share of the rows.
-    at_once = min(1024 // (lanes * groups), max(1, limits.shared // shared) if shared else 4)
+    at_once = min(512 // (lanes * groups), max(1, limits.shared // shared) if shared else 2)
     parts = max(1, min(limits.multiprocessors * at_once // max(1, replicas), -(-rows_per_replica // groups)))
     return Launch(
         f"norm_bwd_{kind}_{stream}_{branch}",
