@@ -3,14 +3,13 @@
 Use: `from kernels_kit import kernels_on_cpu, pytestmark` (the fixture is autouse).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from shim_backend import HostBackend, needs_shim
 from torch import Tensor
-from torch.nn import functional as F
 
 from andrea.kernels import backend
 
@@ -38,33 +37,6 @@ def classes(*shape: int, of: int, seed: int = 0) -> Tensor:
     if found.numel():
         found.view(-1)[0] = -100
     return found
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "sigmoid": torch.sigmoid,
-    "identity": lambda x: x,
-}
-
-
-def plain_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str, eps: float) -> Tensor:
-    """Of each row, as torch computes it."""
-    if kind == "ln":
-        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
-
-
-def plain_loss(logits: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0) -> Tensor:
-    """The model's rule: the loss never contains the z-term, its gradient does."""
-    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
-    flat = logits.reshape(-1, logits.shape[-1])
-    loss = F.cross_entropy(flat, targets.reshape(-1), reduction="none").view(targets.shape)
-    penalty = z_loss * logits.logsumexp(-1).square() * (targets >= 0)
-    return loss + (penalty - penalty.detach())
 
 
 def doubled(*tensors: Any) -> list[Any]:

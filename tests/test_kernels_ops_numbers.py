@@ -5,21 +5,19 @@ from typing import Any
 import pytest
 import torch
 from kernels_kit import (  # noqa: F401
-    ACTIVATIONS,
     classes,
     close,
     doubled,
     drawn,
     gradients,
     kernels_on_cpu,
-    plain_loss,
-    plain_norm,
     pytestmark,
 )
 from torch import Tensor
 
 from andrea.kernels import source
 from andrea.kernels.activation import activation, gated_activation
+from andrea.kernels.check import ACTIVATIONS, plain_loss, plain_norm
 from andrea.kernels.cross_entropy import cross_entropy, head_loss
 from andrea.kernels.norm import add_norm, norm
 
