@@ -9,6 +9,7 @@ from andrea.cli import (
     dashboard,
     data,
     doctor,
+    kernels,
     listing,
     model,
     report,
@@ -67,6 +68,7 @@ app.command("sync", short_help="Publish a study to W&B.", epilog=sync.EXAMPLES)(
 app.command("list", short_help="What the catalogue holds.", epilog=listing.EXAMPLES)(listing.listing)
 app.add_typer(model.app, name="model")
 app.add_typer(data.app, name="data")
+app.add_typer(kernels.app, name="kernels")
 app.command("doctor", short_help="Check this machine.", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("schema", short_help="JSON schemas of the files.", epilog=schema.EXAMPLES)(schema.schema)
 

@@ -46,10 +46,11 @@ def plain_loss(logits: Tensor, targets: Tensor, softcap: float | None = None, z_
     """The model's rule: the loss never contains the z-term, its gradient does."""
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     flat = logits.reshape(-1, logits.shape[-1])
-    loss = F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORED, reduction="none").view(targets.shape)
+    loss: Tensor = F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORED, reduction="none").view(
+        targets.shape
+    )
     penalty = z_loss * logits.logsumexp(-1).square() * (targets >= 0)
-    total: Tensor = loss + (penalty - penalty.detach())
-    return total
+    return loss + (penalty - penalty.detach())
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _targets(x: Tensor) -> Tensor:
 def _head(x: Tensor) -> Tensor:
     """A head of 64 classes, the same numbers in every type."""
     generator = torch.Generator().manual_seed(x.shape[1])
-    drawn = torch.randn(64, x.shape[1], generator=generator) / x.shape[1] ** 0.5
+    drawn: Tensor = torch.randn(64, x.shape[1], generator=generator) / x.shape[1] ** 0.5
     return drawn.to(torch.bfloat16).to(x.dtype).to(x.device)  # numbers that every type holds
 
 

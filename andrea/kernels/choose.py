@@ -1,7 +1,7 @@
 """Who computes the memory-bound parts of a run: `auto` becomes `cuda` or `torch`, once, when a study is frozen.
 
-On a CPU it is torch, and nothing is measured. On a GPU one measurement for each device and class of shapes decides, and is
-remembered on this machine; a study writes down what came of it and never asks again.
+On a CPU it is torch, and nothing is measured. On a GPU one measurement for each device and class of shapes decides, and
+is remembered on this machine; a study writes down what came of it and never asks again.
 """
 
 import hashlib
