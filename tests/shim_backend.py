@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,11 @@ def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> P
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / "kernels.so"
         done = subprocess.run(
-            [*command, "-include", str(SHIM), "-o", str(made), "-"], input=text, capture_output=True, text=True, check=False
+            [*command, "-include", str(SHIM), "-o", str(made), "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise KernelError(f"g++ refuses the kernels:\n{done.stderr[:4000]}")
@@ -102,6 +106,40 @@ def text_of(modules: Iterable[str]) -> str:
     return common + "".join(source.body(module) for module in modules)
 
 
+def opened(path: Path) -> Any:
+    """A library of kernels."""
+    library = ctypes.CDLL(str(path))
+    library.shim_message.restype = ctypes.c_char_p
+    return library
+
+
+def call(
+    library: Any,
+    name: str,
+    grid: int,
+    block: int,
+    shared: int,
+    args: Sequence[Any],
+    order: int = 0,
+    blocks: Sequence[int] | None = None,
+) -> None:
+    """Run a kernel of a library.
+
+    Raises:
+        KernelError: a shape that no GPU has, or an error that the shim found.
+    """
+    held = [_c_value(arg) for arg in args]
+    pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+    chosen = None if blocks is None else (ctypes.c_long * len(blocks))(*blocks)
+    shape = (ctypes.c_uint(n) for n in (grid, 1, 1, block, 1, 1, shared))
+    count = ctypes.c_long(0 if blocks is None else len(blocks))
+    status = library.shim_launch(name.encode(), *shape, pointers, ctypes.c_int(order), chosen, count)
+    if status == 3:
+        raise KernelError(library.shim_message().decode())
+    if status:
+        raise KernelError(f"{name}: grid {grid}, block {block}, {shared} bytes of shared memory: status {status}")
+
+
 class HostBackend:
     """Runs kernels by name on the CPU; a `Backend` as `andrea.kernels.backend` describes it.
 
@@ -109,7 +147,7 @@ class HostBackend:
         order: of the threads, see the shim; a launch may name another.
         limits: what plans of launches assume.
         sanitize: with the address and undefined-behaviour sanitizers; the process must have libasan preloaded.
-        edit: applied to the text before it is compiled: a planted bug.
+        edit: by module, applied to its text before it is compiled, alone: a planted bug.
     """
 
     def __init__(
@@ -118,27 +156,24 @@ class HostBackend:
         limits: source.Limits = source.Limits(232448, 4),
         *,
         sanitize: bool = False,
-        edit: Edit | None = None,
+        edit: Mapping[str, Edit] | None = None,
     ) -> None:
         self.order, self.limits = order, limits
-        self._sanitize, self._edit = sanitize, edit
+        self._sanitize, self._edit = sanitize, dict(edit or {})
         self._libraries: dict[tuple[str, ...], Any] = {}
         self._unit: dict[str, tuple[str, ...]] = {}
 
     def library(self, module: str) -> Any:
         """The loaded library that has a module."""
-        unit = self._unit.setdefault(module, unit_of(module))
+        edit = self._edit.get(module)
+        unit = self._unit.setdefault(module, (module,) if edit else unit_of(module))
         if unit not in self._libraries:
             options = [*(SANITIZE if self._sanitize else ()), *(["-DACC=double"] if module.endswith("_f64") else [])]
             text = text_of(unit)
-            if self._edit is None:
-                loaded = ctypes.CDLL(str(compile_text(text, options)))
-            else:
-                path = compile_text(self._edit(text), options, keep=False)
-                loaded = ctypes.CDLL(str(path))
+            path = compile_text(edit(text), [*options, "-O0"], keep=False) if edit else compile_text(text, options)
+            self._libraries[unit] = opened(path)
+            if edit:
                 shutil.rmtree(path.parent)
-            loaded.shim_message.restype = ctypes.c_char_p
-            self._libraries[unit] = loaded
         return self._libraries[unit]
 
     def launch(
@@ -162,22 +197,16 @@ class HostBackend:
         """
         if grid == 0:
             return
-        library = self.library(source.module(name))
-        held = [_c_value(arg) for arg in args]
-        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        chosen = None if blocks is None else (ctypes.c_long * len(blocks))(*blocks)
-        status = library.shim_launch(
-            name.encode(),
-            *(ctypes.c_uint(n) for n in (grid, 1, 1, block, 1, 1, shared)),
-            pointers,
-            ctypes.c_int(self.order if order is None else order),
-            chosen,
-            ctypes.c_long(0 if blocks is None else len(blocks)),
+        call(
+            self.library(source.module(name)),
+            name,
+            grid,
+            block,
+            shared,
+            args,
+            self.order if order is None else order,
+            blocks,
         )
-        if status == 3:
-            raise KernelError(library.shim_message().decode())
-        if status:
-            raise KernelError(f"{name}: grid {grid}, block {block}, {shared} bytes of shared memory: status {status}")
 
     def run(self, plan: source.Launch, values: dict[str, Any], **keywords: Any) -> None:
         """`launch` of a plan with named arguments."""

@@ -218,10 +218,7 @@ def pack(launch: Launch, values: Mapping[str, Any]) -> list[Any]:
         raise ValueError(f"{launch.name} needs {', '.join(missing)}")
     real = np.float64 if launch.name.endswith("_f64") else np.float32
     scalar = {"i32": np.int32, "i64": np.int64, "real": real}
-    return [
-        given.get(arg.name) if arg.kind == "ptr" else scalar[arg.kind](given[arg.name])
-        for arg in wanted
-    ]
+    return [given.get(arg.name) if arg.kind == "ptr" else scalar[arg.kind](given[arg.name]) for arg in wanted]
 
 
 def suffix(dtype: str) -> str:
@@ -285,9 +282,7 @@ def cross_entropy_scale(dtype: str, rows: int, columns: int) -> Launch:
     return Launch(f"ce_scale_{dtype}", _grid(rows, 1), 256, 0, {})
 
 
-def norm_forward(
-    kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = Limits()
-) -> Launch:
+def norm_forward(kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = Limits()) -> Launch:
     """Residual add and norm of [rows, columns]; kind `ln` or `rms`."""
     _size(columns, rows)
     vector = VECTOR // SIZE[stream]
@@ -345,14 +340,10 @@ def _tile(dtype: str, columns: int) -> tuple[int, int]:
     return width, -(-vectors // width)
 
 
-def _activation(
-    name: str, dtype: str, rows_per_replica: int, replicas: int, columns: int, parts: int
-) -> Launch:
+def _activation(name: str, dtype: str, rows_per_replica: int, replicas: int, columns: int, parts: int) -> Launch:
     width, tiles = _tile(dtype, columns)
     parts = max(1, min(parts, LARGEST_GRID // (tiles * max(1, replicas))))
-    return Launch(
-        name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts}
-    )
+    return Launch(name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts})
 
 
 def activation_forward(
