@@ -110,4 +110,6 @@ MISALIGNED = (
     Bug(NORM, "vectors on misaligned rows", "% bytes == 0;", "% 2 == 0;"),
     Bug(CE, "the gradient is aligned as the logits are", "const bool same_cut = (", "const bool same_cut = true || ("),
 )  # fmt: skip
-BEYOND_THE_END = Bug(CE, "a piece beyond the end of the row", "pieces = (columns - head) / VEC;", "pieces = (columns - head) / VEC + 1;")
+BEYOND_THE_END = Bug(
+    CE, "a piece beyond the end of the row", "pieces = (columns - head) / VEC;", "pieces = (columns - head) / VEC + 1;"
+)

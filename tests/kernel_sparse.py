@@ -1,7 +1,7 @@
 """More than 2³¹ elements without the memory for them: chosen blocks of a launch over pages that nobody else touches.
 
-An anonymous mapping that reserves nothing costs only the pages that are written. Blocks of the last rows and of rows around 2³¹ and
-2³² elements run; an offset that wrapped around would read zeros, or the pages of other rows, or nothing that is mapped.
+An anonymous mapping that reserves nothing costs only the pages that are written. Blocks of the last rows and of rows
+around 2³¹ and 2³² elements run; an offset that wrapped around would read zeros, other rows, or what is not mapped.
 """
 
 import mmap
@@ -77,7 +77,8 @@ def _cross_entropy(host: HostBackend) -> None:
     values = {
         "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor, "grad_stride": COLUMNS,
         "targets": targets.tensor, "target_stride": 1, "target_replica_stride": ROWS, "upstream_stride": 0,
-        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "ignore_index": -100, "softcap": 0,
+        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "ignore_index": -100,
+        "softcap": 0,
         "z_loss": 0,
     }  # fmt: skip
     host.run(plan, values, blocks=[row // 8 for row in CHOSEN])
@@ -108,7 +109,8 @@ def _norm(host: HostBackend) -> None:
     back = source.norm_backward("rms", "f32", "bf16", ROWS, 1, COLUMNS, LIMITS)
     back = back._replace(grid=ROWS // 8, extra={**back.extra, "parts": ROWS // 8})
     values = {
-        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor, "sum_stride": COLUMNS, "rstd": rstd.tensor,
+        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor, "sum_stride": COLUMNS,
+        "rstd": rstd.tensor,
         "weight_replica_stride": 0, "dx": dx.tensor, "rows_per_replica": ROWS, "replicas": 1, "columns": COLUMNS,
         "with_bias": 0,
     }  # fmt: skip

@@ -1,8 +1,8 @@
 """The numeric suite of the device code: every kernel against float64, in every order of its threads.
 
-Outputs start as NaN and lie between margins of NaN: what is not written shows, and so does what is written beside them. The
-kernels must give the same bits in all orders, and leave what they read as it was. `checks()` names every check; tests run them
-plainly, under sanitizers, and on text with planted bugs, each of which some check must notice.
+Outputs start as NaN and lie between margins of NaN: what is not written shows, and so does what is written beside them.
+The kernels must give the same bits in all orders, and leave what they read as it was. Tests run the checks of
+`kernel_suite_more.checks` plainly, under sanitizers, and on text with planted bugs, each of which one must notice.
 """
 
 import math
@@ -20,6 +20,7 @@ from andrea.kernels.source import Launch, Limits
 
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 BITS = {"f32": 24, "bf16": 8, "f16": 11}
+HOPPER = Limits(232448, 4)
 SMALL = Limits(shared=256, multiprocessors=2)
 """So little shared memory that no row fits."""
 MARGIN = [8]
@@ -37,7 +38,7 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def placed(numbers: Tensor, kind: str, pad: int = 0, offset: int = 0) -> Tensor:
-    """Numbers in storage: rows `pad` elements farther apart than they are long, `offset` elements off a 16-byte boundary."""
+    """Numbers in storage: rows `pad` elements apart, the first `offset` elements off a 16-byte boundary."""
     rows, columns = numbers.shape
     size = TORCH[kind].itemsize
     margin = -(-MARGIN[0] * size // 16) * 16 // size
@@ -91,7 +92,7 @@ def run(host: HostBackend, plan: Launch, make: Callable[[], Values], outputs: se
 
 
 def close(name: str, got: Tensor, wanted: Tensor, kind: str = "f32", scale: float = 1.0) -> None:
-    """Within half a step of the storage and the rounding of float32 arithmetic, in the size of what was added up, `scale`."""
+    """Within half a step of the storage and the rounding of float32 sums of the size `scale`."""
     got, wanted = got.double(), wanted.double()
     half_step = torch.pow(2.0, torch.frexp(wanted).exponent.double() - BITS[kind] - 1)
     if kind == "f16":
@@ -101,11 +102,11 @@ def close(name: str, got: Tensor, wanted: Tensor, kind: str = "f32", scale: floa
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
         raise AssertionError(
-            f"{name}: {int(wrong.sum())} of {wrong.numel()} wrong, at {at} {got[tuple(at)]} instead of {wanted[tuple(at)]}"
+            f"{name}: {int(wrong.sum())} of {wrong.numel()} wrong, at {at} {got[tuple(at)]}, not {wanted[tuple(at)]}"
         )
 
 
-# ---- Cross-entropy ------------------------------------------------------------------------------------------------------
+# ---- Cross-entropy -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class CrossEntropy:
     """Or `one`, or `none`."""
     replicas: int = 1
     shared_targets: bool = False
-    limits: Limits = Limits(232448, 4)
+    limits: Limits = HOPPER
     special: str = ""
     grid: int = 0
 
@@ -234,7 +235,8 @@ class Scale:
             src = placed(g, self.kind, self.pad, self.offset)
             dst = src if self.apart < 0 else empty(self.rows, self.columns, self.kind, self.pad, self.apart)
             return {
-                "src": src, "src_stride": src.stride(0), "dst": dst, "dst_stride": dst.stride(0), "dloss": row_of(wanted),
+                "src": src, "src_stride": src.stride(0), "dst": dst, "dst_stride": dst.stride(0),
+                "dloss": row_of(wanted),
                 "dloss_stride": 1, "upstream": row_of(upstream), "upstream_stride": 1, "rows": self.rows,
                 "columns": self.columns,
             }  # fmt: skip
@@ -245,7 +247,7 @@ class Scale:
         assert torch.equal(got["dst"], exact), "rounded otherwise than torch does"
 
 
-# ---- Norms --------------------------------------------------------------------------------------------------------------
+# ---- Norms ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -268,7 +270,7 @@ class Norm:
     mean: float = 0.0
     scale: float = 1.0
     eps: float = 1e-5
-    limits: Limits = Limits(232448, 4)
+    limits: Limits = HOPPER
     grid: int = 0
 
     def __call__(self, host: HostBackend) -> None:
@@ -340,7 +342,8 @@ class Norm:
                 "sum": ps, "sum_stride": ps.stride(0), "mean": row_of(mean) if self.kind == "ln" else None,
                 "rstd": row_of(rstd), "weight": placed(self._weights[0], "f32") if self.weight else None,
                 "weight_replica_stride": 0 if self.shared_weight else C, "dx": empty(N, C, self.stream),
-                "ddelta": empty(N, C, self.branch) if self.ddelta else None, "partial": partial if self.weight else None,
+                "ddelta": empty(N, C, self.branch) if self.ddelta else None,
+                "partial": partial if self.weight else None,
                 "rows_per_replica": self.rows, "replicas": self.replicas, "columns": C, "with_bias": int(self.bias),
             }  # fmt: skip
 
@@ -372,7 +375,8 @@ def reduced(host: HostBackend, partial: Tensor, segments: int, parts: int, colum
 
     def make() -> Values:
         return {
-            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"), "segments": segments, "parts": parts,
+            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"), "segments": segments,
+            "parts": parts,
             "columns": columns,
         }  # fmt: skip
 

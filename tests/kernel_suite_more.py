@@ -40,7 +40,7 @@ class Activation:
     pad: int = 0
     offset: int = 0
     scale: float = 1.5
-    limits: Limits = Limits(232448, 4)
+    limits: Limits = suite.HOPPER
 
     def __call__(self, host: HostBackend) -> None:
         N, M, kind = self.rows * self.replicas, self.columns, self.kind
@@ -201,7 +201,6 @@ class AdamW:
         assert step.tolist() == [self.steps] * R
 
 
-WIDE = Limits(232448, 4)
 NORM = Norm("ln", "f32", "bf16", rows=5, columns=96)
 CE = CrossEntropy("bf16", rows=5, columns=264)
 

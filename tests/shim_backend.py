@@ -25,6 +25,7 @@ SHIM = Path(__file__).parent / "shim" / "cuda_host_shim.h"
 ORDERS = (0, 1, 2, 3)
 """Lock-step, reversed run-ahead, two random ones."""
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1")
+HOPPER = source.Limits(232448, 4)
 Edit = Callable[[str], str]
 
 
@@ -153,7 +154,7 @@ class HostBackend:
     def __init__(
         self,
         order: int = 0,
-        limits: source.Limits = source.Limits(232448, 4),
+        limits: source.Limits = HOPPER,
         *,
         sanitize: bool = False,
         edit: Mapping[str, Edit] | None = None,

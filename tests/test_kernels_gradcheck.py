@@ -47,8 +47,10 @@ def test_cross_entropy(softcap: float, limits: Limits) -> None:
         HOST.run(
             source.cross_entropy("f64", N, V, limits),
             {
-                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V, "targets": targets, "target_stride": 1,
-                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1, "loss": loss, "rows": N, "columns": V,
+                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V, "targets": targets,
+                "target_stride": 1,
+                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1, "loss": loss, "rows": N,
+                "columns": V,
                 "rows_per_replica": N, "ignore_index": -100, "softcap": softcap, "z_loss": 0.0,
             },
         )  # fmt: skip
@@ -68,7 +70,8 @@ def test_add_norm(kind: str, columns: int) -> None:
         mean, rstd = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
         plan = source.norm_forward(kind, "f64", "f64", N, C, Limits(232448, 2))
         HOST.run(plan, {
-            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w, "weight_replica_stride": 0, "bias": b,
+            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w, "weight_replica_stride": 0,
+            "bias": b,
             "bias_replica_stride": 0, "sum": s, "y": y, "mean": mean, "rstd": rstd, "rows": N, "columns": C,
             "rows_per_replica": N, "eps": 1e-3,
         })  # fmt: skip
@@ -80,7 +83,8 @@ def test_add_norm(kind: str, columns: int) -> None:
         plan = source.norm_backward(kind, "f64", "f64", N, 1, C, Limits(232448, 2))
         dx, partial = torch.empty_like(s), torch.empty(2, plan.extra["parts"], C, dtype=torch.float64)
         HOST.run(plan, {
-            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C, "mean": mean, "rstd": rstd,
+            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C, "mean": mean,
+            "rstd": rstd,
             "weight": w, "weight_replica_stride": 0, "dx": dx, "partial": partial, "rows_per_replica": N, "replicas": 1,
             "columns": C, "with_bias": 1,
         })  # fmt: skip
@@ -171,7 +175,8 @@ def test_activations(function: str) -> None:
 
     def names(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor) -> dict[str, Any]:
         return {
-            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b, "gate_bias_replica_stride": 0, "up_bias": up_b,
+            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b, "gate_bias_replica_stride": 0,
+            "up_bias": up_b,
             "up_bias_replica_stride": 0,
         }  # fmt: skip
 

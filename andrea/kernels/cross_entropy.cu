@@ -22,7 +22,7 @@
 // −∞ − (−∞) is NaN and rows with most logits at −∞ are ordinary (masked vocabularies).
 
 constexpr int VEC = 16 / sizeof(T);
-constexpr int IN_FLIGHT = 4;
+constexpr int IN_FLIGHT = 4;                             // with the cap's tanh, whose registers are not free, 2
 
 __device__ constexpr f32 lowest(f32) { return -3.402823466e38f; }
 __device__ constexpr f64 lowest(f64) { return -1.7976931348623157e308; }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
   const real cap = n.softcap;
 
   Softmax softmax;
-  batched<IN_FLIGHT>(
+  batched<CAP ? 2 : IN_FLIGHT>(
       lane, lanes, cut.pieces, [&](int j) { return load_vec<VEC>(logits + cut.head + j * VEC); },
       [&](int j, const Vec<T, VEC>& piece) {
         if (cached) cache[j] = piece;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
     return scale * fast_exp(z - m - log_sum) * capped_slope<CAP>(z, cap);
   };
   const bool same_cut = (reinterpret_cast<unsigned long long>(grad) - reinterpret_cast<unsigned long long>(logits)) % 16 == 0;
-  batched<IN_FLIGHT>(
+  batched<CAP ? 2 : IN_FLIGHT>(
       lane, lanes, cut.pieces, [&](int j) { return cached ? cache[j] : load_vec<VEC>(logits + cut.head + j * VEC); },
       [&](int j, const Vec<T, VEC>& piece) {
         real d[VEC];

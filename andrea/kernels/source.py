@@ -1,8 +1,8 @@
 """The text of the kernels, their names and arguments, and how they are launched. Without torch.
 
-A *module* is what is compiled at once: one kernel file for one storage type (`ce_bf16`), for the pair of a stream and a
-branch (`norm_f32_bf16`), or for one activation and storage type (`act_gelu_tanh_bf16`). A GPU's module and the tests' are the same
-text. `f64` modules exist for tests alone, which differentiate kernels numerically.
+A *module* is what is compiled at once: one kernel file for one storage type (`ce_bf16`), for the pair of a stream and
+a branch (`norm_f32_bf16`), or for one activation and storage type (`act_gelu_tanh_bf16`). GPUs and tests compile the
+same text. `f64` modules exist for tests alone, which differentiate kernels numerically.
 """
 
 import re
@@ -43,8 +43,8 @@ REGISTERS = {
     "adamw_prepare": 64,
     "adamw": 80,
 }
-"""Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor over these and over the threads
-of a block tell how many blocks hide each other's waiting: 64 leave 1024 threads, half of what fits at all."""
+"""Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor over these and over the
+threads of a block tell how many blocks hide each other's waiting: 64 leave 1024 threads, half of what fits at all."""
 
 
 class Limits(NamedTuple):
@@ -53,6 +53,10 @@ class Limits(NamedTuple):
     shared: int = 49152
     """Bytes of dynamic shared memory that one block may ask for (232,448 on an H200)."""
     multiprocessors: int = 132
+
+
+ANY_GPU = Limits()
+"""What every GPU has."""
 
 
 class Launch(NamedTuple):
@@ -72,7 +76,7 @@ class Arg(NamedTuple):
     kind: str
 
 
-# ---- Text -------------------------------------------------------------------------------------------------------------
+# ---- Text ------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -163,7 +167,7 @@ def module(name: str) -> str:
     return _module_of()[name]
 
 
-# ---- Arguments --------------------------------------------------------------------------------------------------------
+# ---- Arguments -------------------------------------------------------------------------------------------
 
 _SCALARS = {"int": "i32", "i64": "i64", "real": "real"}
 
@@ -234,7 +238,7 @@ def suffix(dtype: str) -> str:
     return known[name]
 
 
-# ---- Shapes of launches -----------------------------------------------------------------------------------------------
+# ---- Shapes of launches ----------------------------------------------------------------------------------
 
 
 def _up(number: int, to: int) -> int:
@@ -258,7 +262,7 @@ def _grid(rows: int, groups: int) -> int:
     return min(-(-rows // groups), LARGEST_GRID)
 
 
-def cross_entropy(dtype: str, rows: int, columns: int, limits: Limits = Limits()) -> Launch:
+def cross_entropy(dtype: str, rows: int, columns: int, limits: Limits = ANY_GPU) -> Launch:
     """Loss and gradient of [rows, columns] logits."""
     _size(columns, rows)
     vectors = columns * SIZE[dtype] // VECTOR
@@ -282,7 +286,7 @@ def cross_entropy_scale(dtype: str, rows: int, columns: int) -> Launch:
     return Launch(f"ce_scale_{dtype}", _grid(rows, 1), 256, 0, {})
 
 
-def norm_forward(kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = Limits()) -> Launch:
+def norm_forward(kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = ANY_GPU) -> Launch:
     """Residual add and norm of [rows, columns]; kind `ln` or `rms`."""
     _size(columns, rows)
     vector = VECTOR // SIZE[stream]
@@ -306,7 +310,7 @@ def norm_backward(
     rows_per_replica: int,
     replicas: int,
     columns: int,
-    limits: Limits = Limits(),
+    limits: Limits = ANY_GPU,
 ) -> Launch:
     """Its backward; `partial` is [1 + with_bias, replicas, extra["parts"], columns]."""
     _size(columns, rows_per_replica)
@@ -353,7 +357,7 @@ def activation_forward(
     rows_per_replica: int,
     replicas: int,
     columns: int,
-    limits: Limits = Limits(),
+    limits: Limits = ANY_GPU,
 ) -> Launch:
     """An activation of [replicas * rows_per_replica, columns]; each thread has four rows."""
     _size(columns, rows_per_replica)
@@ -370,7 +374,7 @@ def activation_backward(
     rows_per_replica: int,
     replicas: int,
     columns: int,
-    limits: Limits = Limits(),
+    limits: Limits = ANY_GPU,
 ) -> Launch:
     """Its backward; `partial` is [1 or 2, replicas, extra["parts"], columns]."""
     _size(columns, rows_per_replica)
