@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from andrea.kernels import source
-from andrea.kernels.backend import run
+from andrea.kernels.backend import load, run
 from andrea.kernels.library import real_of
 
 HYPER = ("lr", "weight_decay", "beta1", "beta2", "eps", "clip")
@@ -82,6 +82,11 @@ class AdamW(torch.optim.Optimizer):
     def norm(self) -> Tensor:
         """Global norm of the gradients before clipping at the last step, on the device: [R], for one replica []."""
         return self._norms if self.replicas > 1 else self._norms[0]
+
+    def load(self) -> None:
+        """Compile what a step needs before the first one."""
+        kinds = {source.suffix(str(p.dtype)) for group in self.param_groups for p in group["params"]}
+        load(self._device, sorted(f"adamw_{kind}" for kind in {*kinds, source.suffix(str(self._real))}))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -152,7 +157,7 @@ class AdamW(torch.optim.Optimizer):
         return self._steps if self.replicas > 1 else self._steps[0]
 
     def _lay_out(self) -> None:
-        """Tables of the parameters that have a gradient, made anew when it is others, or at other shares of the rate."""
+        """Tables of the parameters that have a gradient, made anew when it is others or their shares of the rate."""
         common = max(float(np.max(group["weight_decay"])) for group in self.param_groups)
         rows: list[tuple[Tensor, float, float]] = []
         for group in self.param_groups:

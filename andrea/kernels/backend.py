@@ -81,6 +81,13 @@ def limits(device: torch.device) -> source.Limits:
     return serving(device).limits
 
 
+def load(device: torch.device, modules: Sequence[str]) -> None:
+    """Compile and load modules before they are needed, where that takes time."""
+    loader = getattr(serving(device), "load", None)
+    if loader is not None:
+        loader(modules)
+
+
 def run(device: torch.device, plan: source.Launch, **values: Any) -> None:
     """Run a planned kernel on a device; an empty grid runs nothing.
 

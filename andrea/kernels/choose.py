@@ -105,6 +105,11 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def measure(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
     """Milliseconds of a training step of a shallow model by torch and by kernels, taken in turns."""
     device = torch.device(train["device"])
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
+        return _measured(cfg, train, device)
+
+
+def _measured(cfg: ModelConfig, train: dict[str, Any], device: torch.device) -> dict[str, float]:
     steps = {kernels: _step(cfg, train, kernels, device) for kernels in ("torch", "cuda")}
     for step in steps.values():
         for _ in range(3):
