@@ -8,7 +8,6 @@ first one's.
 import contextlib
 import ctypes
 import fcntl
-import hashlib
 import importlib.util
 import os
 import sys
@@ -86,8 +85,9 @@ def _disk() -> Any:
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
     """Only one process compiles a module; the others find it done."""
-    path = cache_folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.lock"
-    with path.open("w") as file:
+    folder = cache_folder() / "locks"
+    folder.mkdir(exist_ok=True)
+    with (folder / name).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
