@@ -126,7 +126,7 @@ __device__ __forceinline__ void one_row(const T* logits, T* grad, int columns, i
     return scale * fast_exp(z - m - log_sum) * capped_slope<CAP>(z, cap);
   };
   const bool same_cut = (reinterpret_cast<unsigned long long>(grad) - reinterpret_cast<unsigned long long>(logits)) % 16 == 0;
-  batched<CAP ? 2 : IN_FLIGHT>(
+  batched<2>(                                            // mostly from shared memory, which answers sooner
       lane, lanes, cut.pieces, [&](int j) { return cached ? cache[j] : load_vec<VEC>(logits + cut.head + j * VEC); },
       [&](int j, const Vec<T, VEC>& piece) {
         real d[VEC];
@@ -183,7 +183,7 @@ template <bool CAP> __device__ __forceinline__ void all_rows(ARGUMENTS) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) NAME(ce)(ARGUMENTS) {
+extern "C" __global__ void __launch_bounds__(768) NAME(ce)(ARGUMENTS) {
   if (softcap != 0) all_rows<true>(VALUES);
   else all_rows<false>(VALUES);
 }

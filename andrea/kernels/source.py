@@ -32,7 +32,7 @@ MOST_COLUMNS = 2**30
 WARP, VECTOR = 32, 16
 
 REGISTERS = {
-    "ce": 64,
+    "ce": 80,
     "ce_scale": 48,
     "norm_fwd": 80,
     "norm_bwd": 128,
@@ -251,10 +251,10 @@ def _size(columns: int, rows: int) -> None:
 
 
 def _lanes(vectors: int, per_thread: int, most: int) -> int:
-    """Threads of a row: a power of two, so that each has about `per_thread` vectors."""
+    """Threads of a row, whole warps, so that each has about `per_thread` vectors."""
     lanes = WARP
     while lanes < most and lanes * per_thread < vectors:
-        lanes *= 2
+        lanes = min(2 * lanes, most)
     return lanes
 
 
@@ -268,7 +268,7 @@ def cross_entropy(dtype: str, rows: int, columns: int, limits: Limits = ANY_GPU)
     vectors = columns * SIZE[dtype] // VECTOR
     row_bytes = vectors * VECTOR
     # A row that leaves no room for a second block on the multiprocessor gets twice the threads.
-    lanes = _lanes(vectors, 4, 1024 if row_bytes > limits.shared // 2 else 512)
+    lanes = _lanes(vectors, 4, 768 if row_bytes > limits.shared // 2 else 384)
     groups = 256 // WARP if lanes == WARP else 1
     cached = groups * row_bytes <= limits.shared
     return Launch(
