@@ -4,10 +4,10 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from andrea.data.config import DataConfig
 from andrea.errors import UserError, nearest
@@ -17,6 +17,8 @@ from andrea.training.config import TrainConfig
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
+LARGEST_SEED = 2**63 - 1
+"""What torch's generators take."""
 SHOWN = 80
 """Characters of a wrong value that its message repeats."""
 PLAIN: Mapping[str, tuple[str, str]] = {
@@ -59,14 +61,23 @@ class RunConfig(Frozen):
     """The text and the tokens that are judged."""
     train: TrainConfig = TrainConfig()
     """The training."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=LARGEST_SEED)
     """Replicate: sets the seeds of initial weights, batches and dropout together."""
-    init_seed: int | None = Field(default=None, ge=0)
+    init_seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     """Seed of the initial weights alone; empty means `seed`."""
-    data_seed: int | None = Field(default=None, ge=0)
+    data_seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     """Seed of the batches alone; empty means `seed`."""
-    dropout_seed: int | None = Field(default=None, ge=0)
+    dropout_seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     """Seed of dropout alone; empty means `seed`."""
+
+    @model_validator(mode="after")
+    def _rates_by_width(self) -> Self:
+        if self.model.init == "mup" and self.train.optimizer in ("sgd", "muon"):
+            raise ValueError(
+                f"model.init mup scales the rates of Adam's kind of step with the width, and train.optimizer "
+                f"{self.train.optimizer} makes another; use adamw or lion, or another init"
+            )
+        return self
 
     @property
     def seeds(self) -> Seeds:

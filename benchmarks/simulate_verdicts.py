@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from andrea.verdict.design import KINDS
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.simulate import Tally, World, simulate
+from andrea.verdict.simulate import Tally, World, simulate, simulate_design
 
 NS = (3, 5, 10)
 KS = (1, 4)
@@ -51,6 +52,7 @@ def main() -> None:
     for title, rows in (
         ("Designs of tuning, equal arms", designs(args.studies, args.seed)),
         ("False verdicts on equal arms", false_verdicts(args.studies, args.seed)),
+        ("Factorial designs, equal cells", factorials(args.studies, args.seed)),
         (f"False equivalence at a true effect of m = {M}", false_equivalents(args.studies, args.seed)),
         (f"Power, m = {M}", powers(args.studies, args.seed)),
     ):
@@ -87,6 +89,16 @@ def false_verdicts(studies: int, seed: int) -> Rows:
             widened = _percent(t.covered_with_regret / studies for t in tallies)
             regret, true = _pair(tallies[1].regret), _pair(tallies[1].true_regret)
             yield name, str(k), *_false(tallies), covered, widened, regret, true
+
+
+def factorials(studies: int, seed: int) -> Rows:
+    """Two factors with two levels, equal cells: shares of studies with any false effect, by kind."""
+    yield "world", "n", *(f"false {kind}, tests alone / with regret" for kind in KINDS)
+    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above"):
+        for n in (3, 5):
+            world = replace(WORLDS[name], effects=(0.0,) * 3)
+            found = simulate_design(world, Protocol(m=TINY, seeds=n), studies, seed)
+            yield name, str(n), *(_percent(shares) for shares in found.values())
 
 
 def false_equivalents(studies: int, seed: int) -> Rows:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import chapters, curves, figures, rate_curves, summaries, text, theme, words
+from andrea.analysis import chapters, curves, effects, figures, rate_curves, summaries, text, theme, words
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
 
@@ -18,6 +18,7 @@ from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Repor
 def build(study: Study) -> Report:
     """The report of an ablation, finished or not."""
     sections = [
+        Section("Effects of the factors", effects.chapter(study)),
         Section("How it was done", chapters.how(study)),
         Section("Differences per seed", per_seed(study)),
         Section("Choosing the learning rates", rates(study)),
@@ -32,7 +33,7 @@ def build(study: Study) -> Report:
     return Report(
         title=f"{study.name} · ablation",
         question=str(study.protocol.get("question") or f"What does {study.name} do?"),
-        answer=words.answer(study),
+        answer=effects.answer(study),
         head=head(study),
         sections=[section for section in sections if section.items],
         frames=study.frames(),

@@ -11,6 +11,7 @@ import yaml
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge, summarise
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Point, choose, grid, midpoints
@@ -56,6 +57,10 @@ class Writer:
         self.folder.write(
             "study.json", {"kind": "ablation", "name": name, "digest": "0123456789", "created": "2026-11-30T02:00:00Z"}
         )
+        self.save()
+
+    def save(self) -> None:
+        """Write what was asked."""
         (self.folder.path / "protocol.yaml").write_text(yaml.safe_dump(self.asked, sort_keys=False, allow_unicode=True))
         self.folder.write("resolved.json", self._resolved())
 
@@ -63,7 +68,14 @@ class Writer:
         arms = {}
         for i, arm in enumerate(self.arms):
             config = {
-                "model": {"d_model": 48, "n_layer": LAYERS, "n_head": 4, "vocab_size": 256, "norm_placement": arm},
+                "model": {
+                    "d_model": 48,
+                    "n_layer": LAYERS,
+                    "n_head": 4,
+                    "vocab_size": 256,
+                    "context": 64,
+                    "norm_placement": arm,
+                },
                 "data": {"source": "sotu", "tokenizer": "byte", "eval_tokens": 32768},
                 "train": {"tokens": TOKENS, "batch_size": 8, "dtype": "float32", "device": "cpu", "threads": 1},
             }
@@ -119,17 +131,17 @@ class Writer:
         told = {"lr": lr, "loss": point.loss, "ok": point.ok, "outcome": "completed", "stalled": found is None}
         return told | {"run_id": run["run_id"], "why": why}
 
-    def replicate(self, effects: dict[str, float], seeds: int | None = None, **fates: dict[int, str]) -> None:
+    def replicate(self, shifts: dict[str, float], seeds: int | None = None, **fates: dict[int, str]) -> None:
         """Replicates of every arm: the baseline's loss of that seed plus the arm's effect plus noise.
 
         Args:
-            effects: nats by arm.
+            shifts: nats by arm.
             fates: by arm, index of the seed → diverged, stalled, failed, missing.
         """
         for i in range(seeds or self.rules["seeds"]):
             seed, level = replication_seed(i), 2.56 + float(self.rng.normal(0, 0.006))
             for arm in self.arms:
-                loss = level + effects.get(arm, 0.0) + float(self.rng.normal(0, 0.004))
+                loss = level + shifts.get(arm, 0.0) + float(self.rng.normal(0, 0.004))
                 run = self.plan(arm, "replicate", "replicate", self.choices[arm]["lr"], seed)
                 fate = fates.get(arm, {}).get(i, "completed")
                 if fate == "stalled":
@@ -160,6 +172,10 @@ class Writer:
         verdicts = judge(protocol, arms[0], arms[1:])
         seeds = [replication_seed(i) for i in range(protocol.seeds)]
         told = {"verdicts": [v.to_dict() for v in verdicts], "baseline": summarise(arms[0], seeds).to_dict()}
+        if factors := self.asked.get("factors"):
+            design = {factor: list(levels) for factor, levels in factors.items()}
+            found = effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
+            told["effects"] = [effect.to_dict() for effect in found]
         self.folder.write("verdict.json", told | {"method": 1, "complete": True})
 
     def plan(

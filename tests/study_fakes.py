@@ -23,6 +23,8 @@ from andrea.store.runs import RunBusy, RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import dispatch, frozen
 from andrea.study.controller import run_study
+from andrea.study.events import Observer
+from andrea.study.executors import InlineExecutor
 from andrea.study.local import LocalExecutor
 
 RUN = "study_fakes:run"
@@ -89,8 +91,59 @@ def write_study(store, name, kind, asked, configs, baseline, frozen_at=FROZEN_AT
     return folder
 
 
+class Watch(Observer):
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.events, self.lines = [], []
+
+    def phase(self, name, note):
+        self.events.append(("phase", name))
+
+    def started(self, run):
+        self.events.append(("started", run["run_id"]))
+
+    def progress(self, run, record):
+        self.events.append(("progress", run["run_id"]))
+
+    def finished(self, run, result):
+        self.events.append(("reused" if run["reused"] else "finished", run["run_id"]))
+
+    def failed(self, run, reason):
+        self.events.append(("failed", reason))
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def count(self, kind):
+        return sum(event[0] == kind for event in self.events)
+
+
+class Impatient(Observer):
+    """Presses Ctrl-C after that many runs."""
+
+    def __init__(self, patience):
+        self.left = patience
+
+    def finished(self, run, result):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def go(folder, store, *observers):
+    """A whole command on a study."""
+    return run_study(folder, store, InlineExecutor(RUN), observers)
+
+
+def verdict(folder, arm="relu"):
+    """What the study says about an arm."""
+    return next(v for v in folder.read("verdict.json")["verdicts"] if v["arm"] == arm)
+
+
 def misbehave(root, do, times=1000, **match):
-    """From now on runs that match (activation, lr, seed, eval_part) do this, at their first `times` attempts."""
+    """From now on runs that match (activation, norm_placement, lr, seed, eval_part) do this, at their first `times`
+    attempts."""
     append_line(Path(root) / "behaviour.jsonl", {"do": do, "times": times, "match": match})
 
 
@@ -158,6 +211,7 @@ def train(root, cfg, run_id, attempt):
 def _behaviour(root, cfg, run_id):
     seen = {
         "activation": cfg.model.activation,
+        "norm_placement": cfg.model.norm_placement,
         "lr": cfg.train.lr,
         "seed": cfg.seed,
         "eval_part": cfg.data.eval_part,

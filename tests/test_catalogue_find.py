@@ -11,8 +11,8 @@ from andrea import catalogue
 from andrea.catalogue import entries, find, load_user_variants, names, title
 from andrea.errors import UserError
 from andrea.model import config as model_config
-from andrea.model.accounting import total
 from andrea.study.ablation import Ablation
+from andrea.study.matching import matched
 from andrea.study.sweep import Sweep
 
 SHIPPED = Path(andrea.__file__).resolve().parents[1]
@@ -97,21 +97,50 @@ def test_the_catalogue_loads_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("path", sorted((SHIPPED / "ablations").glob("*.yaml")), ids=lambda p: p.stem)
+CLAIMS = {
+    "norm-placement",
+    "norm-placement-warmup",
+    "residual",
+    "normalization",
+    "activation",
+    "gated-mlp",
+    "mlp-ratio",
+    "identity-init",
+    "tied-embeddings",
+    "depth",
+    "positions",
+}
+"""Every claim of the ANDREA description about its architecture has its question."""
+QUESTIONS = sorted((SHIPPED / "ablations").glob("*.yaml"))
+
+
+def test_every_claim_of_the_description_is_asked() -> None:
+    assert {path.stem for path in QUESTIONS} >= CLAIMS
+
+
+@pytest.mark.parametrize("path", QUESTIONS, ids=lambda p: p.stem)
 def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
     ablation = Ablation.load(path)
-    assert ablation.claim and ablation.why and ablation.question.endswith("?")
-    counts = {}
-    for arm in ablation.arms:
-        model = ablation.arm_config(arm).model
-        counts[arm] = total(model.model_copy(update={"vocab_size": 256}))
-    base = counts[ablation.baseline]
-    if ablation.match.on == "params":
-        assert all(abs(count - base) / base <= ablation.match.tolerance for count in counts.values()), counts
-    config = ablation.arm_config(ablation.baseline)
-    assert config.data.eval_tokens == 32_768 and config.train.warmup == config.train.final_lr == 0.1
-    steps = config.train.tokens / config.train.batch_size / config.model.context
-    assert steps == (300 if path.stem == "norm-placement-deep" else 400)
+    assert ablation.claim and ablation.why and ablation.hypothesis and ablation.question.endswith("?")
+    assert 0 < ablation.protocol.m <= 0.1 and ablation.protocol.seeds >= 5 and ablation.protocol.trials >= 7
+    configs = {arm: ablation.arm_config(arm) for arm in ablation.arms}
+    base = configs[ablation.baseline]
+    assert all(config != base for arm, config in configs.items() if arm != ablation.baseline)
+    assert len({ablation.label(arm) for arm in configs}) == len(configs)
+    vocabulary = {"byte": 256}.get(base.data.tokenizer) or int(base.data.tokenizer.removeprefix("bpe-"))
+    models = {arm: config.model.model_copy(update={"vocab_size": vocabulary}) for arm, config in configs.items()}
+    sizes = matched(models, ablation.baseline, ablation.match, {arm: a.set for arm, a in ablation.arms.items()})
+    if ablation.match.on != "none":
+        assert all(abs(size.deviation[ablation.match.on]) <= ablation.match.tolerance for size in sizes.values())
+
+
+@pytest.mark.parametrize("path", QUESTIONS, ids=lambda p: p.stem)
+def test_shipped_ablations_train_long_enough_to_tell_and_no_longer_than_minutes(path: Path) -> None:
+    ablation = Ablation.load(path)
+    for config in (ablation.arm_config(arm) for arm in ablation.arms):
+        steps = config.train.tokens / config.train.batch_size / config.model.context
+        assert steps.is_integer() and 150 <= steps <= 400
+        assert config.data.source == "sotu" and config.data.eval_tokens >= 16_384
 
 
 @pytest.mark.parametrize("path", sorted((SHIPPED / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)

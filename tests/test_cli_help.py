@@ -33,15 +33,31 @@ OPTIONS = {
     "ablate": RUN,
     "sweep": RUN,
     "train": {"--preset", "--set", "--variants", "--tokens", "--seed", "--device", "--runs", "--json"},
+    "trace": {
+        "TEXT",
+        "--preset",
+        "--set",
+        "--variants",
+        "--seed",
+        "--run",
+        "--token",
+        "--logit-lens",
+        "--top",
+        "--html",
+        "--runs",
+        "--json",
+    },
     "report": {"STUDY...", "--format", "--out", "--kind", "--runs", "--json"},
     "status": {"STUDY", "--runs", "--json"},
     "dashboard": {"STUDY", "--port", "--host", "--runs"},
     "sync": {"STUDY", "--online", "--runs"},
     "list": {"KIND", "--runs", "--json"},
     "model show": {"PRESET", "--set", "--variants", "--batch", "--json"},
-    "model compare": {"PRESET...", "--set", "--variants", "--json"},
+    "model compare": {"MODEL...", "--set", "--match", "--by", "--variants", "--json"},
     "data prepare": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
     "data info": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
+    "export hf": {"RUN|FOLDER", "--out", "--arch", "--dtype", "--runs", "--json"},
+    "import hf": {"FOLDER", "--out", "--json"},
     "doctor": {"--runs", "--json"},
     "schema": {"WHAT"},
 }
@@ -160,8 +176,19 @@ def test_completion_offers_names_of_presets_and_settings():
     from andrea.cli import complete
 
     assert "andrea-120m" in complete.presets("andrea-")
-    assert complete.settings("model.mlp") == ["model.mlp_ratio="]
+    assert complete.settings("model.mlp_r") == ["model.mlp_ratio="]
     assert "train.lr=" in complete.settings("train.")
+
+
+def test_completion_of_a_model_goes_on_after_its_colon():
+    from andrea.cli import complete
+
+    assert complete.models("tin") == ["tiny"]
+    assert complete.models("gpt2:mlp_r") == ["gpt2:mlp_ratio="]
+    assert complete.models("gpt2:activation=swi") == ["gpt2:activation=swiglu"]
+    assert complete.models("gpt2:n_layer=2,activation=silu,n_kv") == ["gpt2:n_layer=2,activation=silu,n_kv_head="]
+    assert complete.models("mlp_r") == ["mlp_ratio="], "bash hands over what stands after the colon"
+    assert complete.models("gpt2:n_layer=") == []
 
 
 def test_completion_finds_the_studies_of_the_runs_folder(tmp_path, monkeypatch):

@@ -1,49 +1,70 @@
-"""What every arm's model does: causal, independent over the batch, differentiable, tied for ever, at any size."""
+"""What every model does, whatever it is made of: causal, independent over the batch, the same twice, at any size."""
 
 import copy
-import io
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from model_zoo import NAMES, config, model, some_tokens, stir
+from pydantic import ValidationError
 from torch import Tensor
-from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
 
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
 
 SMALL = {"vocab_size": 13, "context": 8, "d_model": 12, "n_layer": 2, "n_head": 3, "init_std": 0.3}
-ARMS = list(product(VARIANTS["norm_placement"], VARIANTS["activation"]))
 
 
 def arm(placement: str, activation: str, seed: int = 2, **changes: Any) -> GPT:
     return build_model(ModelConfig(**{**SMALL, "norm_placement": placement, "activation": activation, **changes}), seed)
 
 
-def some_tokens(*shape: int, seed: int = 0, vocab_size: int = 13) -> Tensor:
-    return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+def reach(cfg: ModelConfig) -> int:
+    """How many positions further on a token still tells."""
+    windows = [cfg.at_layer(i).window or cfg.context for i in range(cfg.n_layer)]
+    return min(cfg.context, sum(window - 1 for window in windows))
 
 
-@pytest.mark.parametrize(("placement", "activation"), ARMS)
-def test_no_position_sees_a_later_token_and_each_sees_all_earlier_ones(placement: str, activation: str) -> None:
-    model, tokens = arm(placement, activation), some_tokens(1, 8)
-    before = model(tokens)
-    for position in range(8):
-        changed = tokens.clone()
-        changed[0, position] = (changed[0, position] + 1) % 13
-        moved = (model(changed) - before).abs().amax(dim=(0, 2)) > 1e-5
-        assert not moved[:position].any()
-        assert moved[position:].all()
+@pytest.mark.parametrize("name", NAMES)
+def test_no_position_sees_a_later_token_and_each_sees_all_earlier_ones_in_its_reach(name: str) -> None:
+    cfg, built, tokens = config(name), model(name).double(), some_tokens(1, 8)
+    changed = tokens.repeat(9, 1)
+    changed[range(8), range(8)] = (changed[range(8), range(8)] + 1) % 13
+    *after, before = built(changed)
+    for position, logits in enumerate(after):
+        moved = ((logits - before).abs().amax(dim=1) > 1e-10).tolist()
+        last = position + reach(cfg)
+        assert moved == [position <= t <= last for t in range(8)], position
 
 
-@pytest.mark.parametrize(("placement", "activation"), ARMS)
-def test_a_sequence_gets_the_same_logits_alone_in_a_batch_and_as_a_prefix(placement: str, activation: str) -> None:
-    model, tokens = arm(placement, activation), some_tokens(5, 8, seed=1)
-    together = model(tokens)
+def test_windows_reach_as_far_as_the_blocks_carry_and_no_further() -> None:
+    assert [reach(config("window", n_layer=n, window=w)) for n, w in ((1, 2), (2, 3), (3, 3), (5, 3))] == [1, 4, 6, 8]
+    assert reach(config("window, every second")) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sequence_gets_the_same_logits_alone_in_a_batch_and_as_a_prefix(name: str) -> None:
+    built, tokens = model(name), some_tokens(5, 8, seed=1)
+    together = built(tokens)
     for row in range(5):
-        torch.testing.assert_close(model(tokens[row : row + 1])[0], together[row], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(model(tokens[:, :3]), together[:, :3], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(built(tokens[row : row + 1])[0], together[row], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(built(tokens[:, :3]), together[:, :3], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of a norm of bfloat16 queries
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_bits_and_in_half_precision_nearly_the_same_loss(name: str) -> None:
+    tokens, targets = some_tokens(2, 8), some_tokens(2, 8, seed=1)
+    built = model(name)
+    loss = built(tokens, targets)
+    assert torch.equal(loss, model(name)(tokens, targets))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = built(tokens, targets)
+    half.mean().backward()
+    assert half.dtype == torch.float32
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in built.parameters())
+    torch.testing.assert_close(half.mean(), loss.mean(), atol=0.03, rtol=0.02)
 
 
 def test_the_loss_is_the_cross_entropy_of_every_token_and_is_not_reduced() -> None:
@@ -71,67 +92,20 @@ def test_more_tokens_than_the_context_are_refused() -> None:
         arm("pre", "gelu")(some_tokens(1, 9))
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("placement", "activation"), ARMS)
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
-    placement: str, activation: str, tied: bool
-) -> None:
-    replicas = [arm(placement, activation, seed, tied=tied) for seed in (1, 2)]
-    tokens, targets = some_tokens(2, 3, 8), some_tokens(2, 3, 8, seed=1)
-    stacked, _ = stack_module_state(replicas)  # type: ignore[arg-type]
-    skeleton = copy.deepcopy(replicas[0]).to("meta")
-
-    losses = vmap(lambda p, x, y: functional_call(skeleton, p, (x, y)))(stacked, tokens, targets)
-    losses.sum().backward()
-    for index, model in enumerate(replicas):
-        solo = model(tokens[index], targets[index])
-        solo.sum().backward()
-        torch.testing.assert_close(losses[index], solo, atol=1e-5, rtol=1e-5)
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(stacked[name].grad[index], parameter.grad, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("placement", "activation"), [("pre", "gelu_tanh"), ("post", "gelu_tanh"), ("pre", "swiglu"), ("post", "gelu")]
-)
-def test_gradients_are_those_of_finite_differences(placement: str, activation: str) -> None:
-    shape = {"vocab_size": 5, "context": 3, "d_model": 4, "n_layer": 1, "n_head": 2, "mlp_ratio": 1.5}
-    model = arm(placement, activation, **shape).double()
-    tokens, targets = some_tokens(2, 3, vocab_size=5), some_tokens(2, 3, seed=1, vocab_size=5)
-    names = [name for name, _ in model.named_parameters()]
-
-    def loss(*weights: Tensor) -> Tensor:
-        output: Tensor = functional_call(model, dict(zip(names, weights, strict=True)), (tokens, targets))
-        return output
-
-    assert torch.autograd.gradcheck(loss, [p.detach().requires_grad_() for p in model.parameters()])
-
-
-def tied_after(model: GPT) -> bool:
-    same = model.head.weight is model.token_embedding.weight
-    return same and sum(name.startswith("head") for name, _ in model.named_parameters()) == 0
-
-
-@pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
-def test_s8_a_tied_head_shares_its_storage_after_every_way_of_loading(assign: bool) -> None:
-    source = arm("pre", "gelu", seed=5)
-    file = io.BytesIO()
-    torch.save(source.state_dict(), file)
-    file.seek(0)
-    loaded = arm("pre", "gelu", seed=6)
-    loaded.load_state_dict(torch.load(file, weights_only=True), assign=assign)
-    tokens = some_tokens(2, 8)
-    assert torch.equal(loaded(tokens), source(tokens))
-    assert tied_after(loaded) and tied_after(copy.deepcopy(loaded)) and tied_after(copy.deepcopy(loaded).double())
-    assert tied_after(copy.deepcopy(loaded).to("meta").to_empty(device="cpu"))
-
-
-def test_an_untied_head_stays_apart_after_a_load() -> None:
-    source, loaded = arm("pre", "gelu", 5, tied=False), arm("pre", "gelu", 6, tied=False)
-    loaded.load_state_dict(source.state_dict())
-    assert loaded.head.weight.data_ptr() != loaded.token_embedding.weight.data_ptr()
-    assert torch.equal(loaded.head.weight, source.head.weight)
+def test_the_z_loss_moves_the_gradient_as_its_formula_says_and_no_loss_that_is_told() -> None:
+    with_z, without = model("z-loss"), model("norm_placement pre")
+    tokens, targets = some_tokens(3, 8), some_tokens(3, 8, seed=1).clone()
+    targets[1, 2:] = -100
+    assert torch.equal(with_z(tokens, targets), without(tokens, targets))
+    with_z(tokens, targets).sum().backward()
+    logits = without(tokens)
+    square = logits.logsumexp(-1).square()[targets >= 0].sum()
+    (F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") + 0.1 * square).backward()
+    for (name, one), other in zip(with_z.named_parameters(), without.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=name)
+    evaluated = model("z-loss").eval()
+    evaluated(tokens, targets).sum().backward()
+    assert not torch.allclose(evaluated.head.weight.grad, with_z.head.weight.grad)  # type: ignore[arg-type]
 
 
 SIZES = [
@@ -144,14 +118,20 @@ SIZES = [
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "-".join(map(str, sizes.values())))
-@pytest.mark.parametrize(("placement", "activation"), ARMS)
-def test_sizes_of_one_and_odd_sizes_work(placement: str, activation: str, sizes: dict[str, Any]) -> None:
-    model = arm(placement, activation, **sizes)
-    tokens = some_tokens(2, sizes["context"], vocab_size=sizes["vocab_size"])
-    loss = model(tokens, tokens)
-    loss.mean().backward()
-    assert loss.shape == tokens.shape and loss.isfinite().all()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+def test_sizes_of_one_and_odd_sizes_work_or_are_refused(sizes: dict[str, Any]) -> None:
+    worked = []
+    for name in NAMES:
+        try:
+            built = stir(build_model(config(name, **sizes)))
+        except ValidationError:
+            continue
+        tokens = some_tokens(2, sizes["context"], vocab_size=sizes["vocab_size"])
+        loss = built(tokens, tokens)
+        loss.mean().backward()
+        assert loss.shape == tokens.shape and loss.isfinite().all(), name
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in built.parameters()), name
+        worked.append(name)
+    assert len(worked) > len(NAMES) / 2
 
 
 def test_dropout_follows_the_seeded_generator_and_is_off_in_evaluation() -> None:
@@ -168,14 +148,6 @@ def test_dropout_follows_the_seeded_generator_and_is_off_in_evaluation() -> None
     model.eval()
     assert torch.equal(drawn(1), drawn(2))
     torch.testing.assert_close(drawn(1), arm("pre", "gelu")(tokens))
-
-
-@pytest.mark.parametrize(("placement", "activation"), ARMS)
-def test_the_model_compiles_without_a_graph_break(placement: str, activation: str) -> None:
-    model, tokens = arm(placement, activation), some_tokens(2, 8)
-    torch.compiler.reset()  # compiled code of other models counts against a limit
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(tokens, tokens), model(tokens, tokens))
 
 
 def test_s6_a_second_model_in_a_process_equals_the_first() -> None:

@@ -2,18 +2,18 @@
 
 import math
 from collections import Counter
+from itertools import takewhile
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from model_zoo import NAMES, config, valid_models
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from andrea.errors import UserError
 from andrea.model import accounting
-from andrea.model.config import PRESETS, VARIANTS, ModelConfig
+from andrea.model.config import PRESETS, ModelConfig
 from andrea.model.describe import compare, describe
 from andrea.model.gpt import GPT, build_model
 
@@ -91,75 +91,90 @@ def test_s7_a_name_that_carries_a_size_is_held_against_the_count() -> None:
     assert describe(preset("gpt2"), preset="gpt2")["notes"] == []
 
 
-configs = st.builds(
-    lambda d_head, n_head, **rest: ModelConfig(d_model=d_head * n_head, n_head=n_head, **rest),
-    d_head=st.integers(1, 5),
-    n_head=st.integers(1, 4),
-    vocab_size=st.integers(1, 40),
-    context=st.integers(1, 12),
-    n_layer=st.integers(1, 3),
-    mlp_ratio=st.floats(0.01, 9),
-    norm_placement=st.sampled_from(list(VARIANTS["norm_placement"])),
-    norm_affine=st.booleans(),
-    activation=st.sampled_from(list(VARIANTS["activation"])),
-    tied=st.booleans(),
-    bias=st.booleans(),
-    final_norm=st.sampled_from([None, True, False]),
-)
+INSIDE = {"attn": "attention", "mlp": "mlp", "join1": "residual", "join2": "residual"}
 
 
 def group(name: str) -> str:
     """The group of a parameter, told by its name alone."""
     part = name.split(".")[0]
-    if part != "blocks":
-        return "norms" if part == "final_norm" else part
-    inside = name.split(".")[2]
-    return "norms" if inside.startswith("norm") else {"attn": "attention", "mlp": "mlp"}[inside]
+    if part == "blocks":
+        return INSIDE.get(name.split(".")[2], "norms")
+    return part if part in ("token_embedding", "position_embedding", "head") else "norms"
 
 
-@settings(max_examples=60, deadline=None)
-@given(configs)
-def test_counts_by_group_and_shapes_are_those_of_the_built_model(cfg: ModelConfig) -> None:
+def assert_counted(cfg: ModelConfig) -> None:
+    """Counts by group, and the tree's shapes, are those of what is built."""
     with torch.device("meta"):
         named = dict(GPT(cfg).named_parameters())
     built = Counter(dict.fromkeys(accounting.parameters(cfg), 0))
     for name, parameter in named.items():
         built[group(name)] += parameter.numel()
-    assert accounting.parameters(cfg) == built
+    assert accounting.parameters(cfg) == built, cfg
 
-    described = [(row["name"], row["shape"]) for row in describe(cfg)["rows"] if row["depth"] == 2 and row["shape"]]
-    first_block = [(n.removeprefix("blocks.0."), tuple(p.shape)) for n, p in named.items() if "blocks.0." in n]
-    assert sorted(described) == sorted((n.removeprefix("attn.").removeprefix("mlp."), s) for n, s in first_block)
+    rows = describe(cfg)["rows"]
+    described = sorted(row["shape"] for row in rows if row["depth"] == 2 and row["shape"])
+    assert described == sorted(tuple(p.shape) for name, p in named.items() if "blocks.0." in name), cfg
+    assert_adds_up(cfg)
 
 
-@settings(max_examples=30, deadline=None)
-@given(configs)
-def test_the_rows_of_the_tree_add_up(cfg: ModelConfig) -> None:
+def assert_adds_up(cfg: ModelConfig) -> None:
+    """Every row of the tree is the sum of those one deeper below it, and none is empty."""
     described = describe(cfg, batch_size=3)
+    rows = described["rows"]
     for quantity, whole in (("parameters", described["total"]), ("flops", described["flops_per_token"]["forward"])):
-        depths = [[row[quantity] for row in described["rows"] if row["depth"] == depth] for depth in (0, 1, 2)]
-        blocks = next(row[quantity] for row in described["rows"] if row["name"] == "blocks")
-        assert sum(depths[0]) == pytest.approx(whole)
-        assert sum(depths[1]) == pytest.approx(blocks)
-        assert sum(depths[2]) == pytest.approx(blocks)
+        assert sum(row[quantity] for row in rows if row["depth"] == 0) == pytest.approx(whole)
+        for i, row in enumerate(rows):
+            below = list(takewhile(lambda other, depth=row["depth"]: other["depth"] > depth, rows[i + 1 :]))
+            children = [other[quantity] for other in below if other["depth"] == row["depth"] + 1]
+            assert not children or sum(children) == pytest.approx(row[quantity]), (cfg, row)
+    assert all(row["parameters"] or row["flops"] for row in rows), cfg
+    assert sum(row["share"] for row in rows if row["depth"] == 0) == pytest.approx(1)
     assert described["memory"]["total"] == sum(accounting.memory(cfg, 3).values())
 
 
-@settings(max_examples=15, deadline=None)
-@given(configs, st.integers(1, 3))
-def test_s17_flops_agree_with_torchs_counter_but_for_the_causal_half(cfg: ModelConfig, B: int) -> None:
-    """torch's counter sees attention as T × T products; only (T + 1) / 2 of the T positions are attended to."""
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_by_group_and_shapes_are_those_of_the_built_model(name: str) -> None:
+    assert_counted(config(name))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_of_random_models_are_those_of_the_built(seed: int) -> None:
+    for cfg in valid_models(25, seed):
+        assert_counted(cfg)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 13))
+def test_counts_of_thousands_of_random_models_are_those_of_the_built(seed: int) -> None:
+    for cfg in valid_models(1000, seed):
+        assert_counted(cfg)
+
+
+def assert_flops_counted(cfg: ModelConfig, B: int = 2) -> None:
+    """torch's counter sees attention as T × T products; a token sees fewer: those before it, in its window."""
     model, T = build_model(cfg), cfg.context
-    tokens = torch.randint(cfg.vocab_size, (B, T))  # type: ignore[arg-type]
+    tokens = torch.randint(13, (B, T))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         loss = model(tokens, tokens).sum()
         forward = counter.get_total_flops()
         loss.backward()
         backward = counter.get_total_flops() - forward
-    uncounted = cfg.n_layer * 4 * cfg.d_model * (T - (T + 1) / 2)
+    layers = [cfg.at_layer(i) for i in range(cfg.n_layer)]
+    seen = [sum(min(t + 1, layer.window or T) for t in range(T)) / T for layer in layers]
+    uncounted = sum(4 * cfg.n_head * cfg.d_head * (T - positions) for positions in seen)
     flops = accounting.flops_per_token(cfg)
-    assert flops.forward == pytest.approx(forward / (B * T) - uncounted)
-    assert flops.backward == pytest.approx(backward / (B * T) - 2 * uncounted)
+    assert flops.forward == pytest.approx(forward / (B * T) - uncounted), cfg
+    assert flops.backward == pytest.approx(backward / (B * T) - 2 * uncounted), cfg
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_s17_flops_agree_with_torchs_counter_but_for_what_no_token_sees(name: str) -> None:
+    assert_flops_counted(config(name))
+
+
+def test_s17_flops_of_random_models_agree_with_torchs_counter() -> None:
+    for cfg in valid_models(15, 1):
+        assert_flops_counted(cfg)
 
 
 def test_flops_without_the_causal_mask_are_the_860_million_of_the_usual_formula() -> None:
@@ -168,27 +183,36 @@ def test_flops_without_the_causal_mask_are_the_860_million_of_the_usual_formula(
     assert (accounting.flops_per_token(cfg).total + masked) / 1e6 == pytest.approx(860, rel=0.01)
 
 
-@pytest.mark.parametrize("activation", VARIANTS["activation"])
-@pytest.mark.parametrize(
-    "changes", [{}, {"norm_placement": "post"}, {"norm_affine": False, "bias": False}, {"tied": False}]
-)
-def test_memory_of_activations_is_what_autograd_keeps(activation: str, changes: dict[str, Any]) -> None:
-    cfg = ModelConfig(vocab_size=11, context=10, d_model=24, n_layer=2, n_head=3, activation=activation, **changes)
+def assert_kept(cfg: ModelConfig, B: int) -> None:
+    """What autograd keeps is what `memory` says."""
     model = build_model(cfg)
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    there = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
+        if storage.data_ptr() not in there:
             kept[storage.data_ptr()] = storage
         return tensor
 
+    tokens = torch.randint(13, (B, cfg.context))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(torch.randint(11, (2, 10)), torch.randint(11, (2, 10)))
-    assert loss.shape == (2, 10)
+        loss = model(tokens, tokens.clone())
+    assert loss.shape == tokens.shape
     # Beyond the count, cross-entropy keeps one scalar.
-    assert 0 <= sum(s.nbytes() for s in kept.values()) - accounting.memory(cfg, 2)["activations"] <= 8
+    assert sum(s.nbytes() for s in kept.values()) - accounting.memory(cfg, B)["activations"] == 4, cfg
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_of_activations_is_what_autograd_keeps(name: str) -> None:
+    assert_kept(config(name), 3)
+
+
+def test_memory_of_random_models_is_what_autograd_keeps() -> None:
+    chosen = (cfg for cfg in valid_models(100, 2) if not any(cfg.dropouts) and cfg.n_head > 1 and cfg.context > 1)
+    for cfg in chosen:
+        if cfg.norm != "dyt" or cfg.norm_affine:
+            assert_kept(cfg, 2)
 
 
 def test_weights_gradients_and_moments_are_four_copies_in_float32() -> None:

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from model_zoo import NAMES, some_tokens
+from model_zoo import model as of_kind
 from torch.nn import functional as F
 from training_kit import corpus, tiny
 
@@ -22,7 +24,7 @@ def by_hand(model: GPT, x: torch.Tensor, y: torch.Tensor) -> dict[str, list[floa
         sizes[name].append(math.sqrt(float(tensor.detach().double().square().mean())))
         return tensor
 
-    stream = note("residual_rms", model.token_embedding(x) + model.position_embedding(torch.arange(x.shape[1])))
+    stream = note("residual_rms", model.token_embedding(x) + model.position_embedding(x.shape[1]))
     for block in model.blocks:
         stream = stream + note("attn_rms", block.attn(block.norm1(stream)))
         stream = stream + note("mlp_rms", block.mlp(block.norm2(stream)))
@@ -50,6 +52,29 @@ def test_numbers_equal_an_independent_computation(tied: bool) -> None:
         ours = found[key] if isinstance(found[key], list) else [found[key]]
         assert ours == pytest.approx(values, rel=1e-4), key
     assert len(found["residual_rms"]) == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kind_of_model_is_seen_through(name: str) -> None:
+    model, x, y = of_kind(name), some_tokens(2, 8), some_tokens(2, 8, seed=1)
+    found = diagnostics.layers(model, x, y)
+    model.eval()(x, y).mean().backward()
+    stream = model.embed(x)
+    sizes = [diagnostics.rms(stream).item()]
+    for block in model.blocks:
+        stream = block(stream)
+        sizes.append(diagnostics.rms(stream).item())
+
+    def norm(module: torch.nn.Module | None) -> list[torch.Tensor]:
+        return [] if module is None else [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+
+    tables = [*norm(model.token_embedding), *norm(model.position_embedding)]
+    assert found["residual_rms"] == pytest.approx(sizes, rel=1e-4)
+    assert found["grad_norm"] == pytest.approx(
+        [torch.cat(norm(block)).norm().item() for block in model.blocks], rel=1e-4
+    )
+    assert found["embedding_grad_norm"] == pytest.approx(torch.cat(tables).norm().item(), rel=1e-4)
+    assert all(len(found[part]) == len(model.blocks) and min(found[part]) > 0 for part in ("attn_rms", "mlp_rms"))
 
 
 def test_post_norm_streams_are_seen_after_their_norms() -> None:

@@ -28,6 +28,9 @@ GOLDEN = {
     "": "89b3eadd32e7bd49ea8a3d1e6feb2c6499270aa6180d9fe1a814904bf979c400",
     "train.lr=0.01": "d0b133259b19e4a4e7f0f3c83b695a40ed2aa3399ee7aba4a3cc3b6fd3648300",
     "model.activation=swiglu": "568600b25a38ad8fed7a820a42d5106cd0602805c7bb90114e4804b8a466719e",
+    "model.norm_placement=sandwich": "f6c4295e27ab89244bc933960e8347c552c6736dcae352b1b0865f96d6946f34",
+    "model.positions=rope": "56947c5b2ac7a4dfa166bf1dd517dbf1cb6e5e5b88cd23d36710c0a38f22b05b",
+    "model.n_kv_head=2": "d1879008c7a30d63a98dbf3bc4d8c7c586fbf8ce97b903d405d7c0bf89ac7480",
     "train.threads=2": "b3fe3ecf3808d10ef01d17832660324fb3b4267b108353ef78c45d6dbd4dfb99",
     "seed=2": "cef96bb853183652fade8f3330c45bbd407679701270fdf941014eae0c140a3c",
 }
@@ -72,6 +75,10 @@ def test_what_determines_the_numbers_changes_the_name() -> None:
         named(data_seed=2),
         named(dropout_seed=2),
         named(model__mlp_ratio=3.9),
+        named(model__n_kv_head=1),
+        named(model__positions="none"),
+        named(model__proj_bias=False),
+        named(model__z_loss=0.1),
         run_id(identity(tiny(), "e" * 64, platform=HERE)),
         run_id(identity(tiny(), "f" * 64, 1, platform=HERE)),
         run_id(identity(tiny(), "f" * 64, platform={**HERE, "device": "x86_64 AVX2"})),
@@ -87,6 +94,11 @@ def test_what_changes_nothing_changes_no_name(tmp_path: Path) -> None:
     assert named(train__tokens=24 * 64 + 63) == plain  # what does not fill a batch is not trained
     assert named(model__final_norm=True) == named(model__vocab_size=256) == plain
     assert named(model__norm_placement="post", model__final_norm=False) == named(model__norm_placement="post")
+    assert named(model__n_kv_head=2) == named(model__head_dim=8) == named(model__mlp_width=64) == plain
+    assert named(model__embedding_scale="sqrt_d") == named(model__embedding_scale=4)
+    assert named(model__norm="identity") == named(model__norm_placement="none")
+    parts = {f"model__{part}_bias": False for part in ("attn", "proj", "mlp", "norm")}
+    assert named(**parts) == named(model__bias=False)
     assert named(train__dtype="float32", train__compile="off", train__kernels="torch") == plain
     assert named(train__schedule="constant", train__final_lr=0.5) == named(train__schedule="constant")
     assert named(model__mlp_ratio="8/3", model__d_model=48) == named(model__mlp_ratio=2.67, model__d_model=48)

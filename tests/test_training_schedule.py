@@ -17,15 +17,26 @@ configs = st.builds(
     lr=st.floats(1e-6, 10),
     warmup=st.floats(0, 0.999),
     final_lr=st.floats(0, 1),
-    schedule=st.sampled_from(["cosine", "linear", "constant"]),
+    schedule=st.sampled_from(["cosine", "linear", "constant", "inverse_sqrt"]),
 )
+falling_late = st.floats(0, 0.99).flatmap(
+    lambda warmup: st.builds(
+        TrainConfig,
+        lr=st.floats(1e-6, 10),
+        warmup=st.just(warmup),
+        decay=st.floats(1e-3, 1 - warmup),
+        final_lr=st.floats(0, 1),
+        schedule=st.just("wsd"),
+    )
+)
+configs = configs | falling_late
 
 
 @given(configs, st.integers(2, 5000))
 def test_s4_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(cfg: TrainConfig, steps: int) -> None:
-    floor = cfg.lr if cfg.schedule == "constant" else cfg.lr * cfg.final_lr
+    floor = {"constant": cfg.lr, "inverse_sqrt": cfg.lr * math.sqrt(max(schedule.warmup_steps(steps, cfg), 1) / steps)}
     assert schedule.lr(0, steps, cfg) > 0
-    assert schedule.lr(steps - 1, steps, cfg) == floor
+    assert schedule.lr(steps - 1, steps, cfg) == floor.get(cfg.schedule, cfg.lr * cfg.final_lr)
 
 
 @given(configs, st.integers(3, 400))
@@ -44,6 +55,25 @@ def test_warmup_and_cosine_have_the_values_that_their_formulas_say() -> None:
     assert schedule.lr(54, 100, cfg) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 45 / 90)))
     linear = cfg.model_copy(update={"schedule": "linear"})
     assert schedule.lr(54, 100, linear) == pytest.approx(0.55)
+
+
+def test_a_late_decay_stays_at_the_peak_and_falls_over_its_share_of_the_steps() -> None:
+    cfg = TrainConfig(lr=1.0, warmup=0.1, final_lr=0.1, schedule="wsd", decay=0.2)
+    rates = [schedule.lr(k, 100, cfg) for k in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert rates[9:80] == [1.0] * 71
+    assert rates[79:] == pytest.approx([1 - 0.9 * k / 20 for k in range(21)])
+    whole = cfg.model_copy(update={"decay": 0.9, "schedule": "wsd"})
+    linear = cfg.model_copy(update={"schedule": "linear"})
+    assert [schedule.lr(k, 100, whole) for k in range(10, 100)] == pytest.approx(
+        [schedule.lr(k, 100, linear) for k in range(10, 100)], abs=0.011
+    )
+
+
+def test_an_inverse_square_root_goes_on_from_the_warmup_whatever_the_length_of_the_run() -> None:
+    cfg = TrainConfig(lr=1.0, warmup=0.1, schedule="inverse_sqrt")
+    assert [schedule.lr(k, 100, cfg) for k in (4, 9, 39, 89)] == pytest.approx([0.5, 1.0, 0.5, 1 / 3])
+    assert schedule.lr(40, 50, cfg.model_copy(update={"warmup": 0.2})) == schedule.lr(40, 100, cfg)
 
 
 def test_a_run_of_one_step_runs_at_the_peak() -> None:

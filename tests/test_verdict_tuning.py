@@ -27,12 +27,14 @@ def arm(optimum: float, cliff: float = math.inf, curvature: float = 0.3) -> Run:
     return run
 
 
-def tune(runs: dict[str, Run], protocol: Protocol, baseline: str | None = None) -> list[Decision]:
+def tune(
+    runs: dict[str, Run], protocol: Protocol, baseline: str | None = None, centers: dict[str, float] | None = None
+) -> list[Decision]:
     """Do what is asked until nothing is."""
     points: dict[str, list[Point]] = {name: [] for name in runs}
     story = []
     while not story or story[-1].phase != "done":
-        story.append(next_step(points, protocol, baseline=baseline))
+        story.append(next_step(points, protocol, baseline=baseline, centers=centers))
         for name, rates in story[-1].rates.items():
             points[name] += [runs[name](lr) for lr in rates]
         assert len(story) < 10
@@ -49,7 +51,7 @@ PROTOCOL = Protocol(m=0.05)
 def test_every_arm_gets_the_same_grid_and_then_its_own_midpoints() -> None:
     story = tune({"pre": arm(-2.5), "post": arm(-3.0)}, PROTOCOL)
     assert phases(story) == ["grid", "midpoint", "done"]
-    assert story[0].rates["pre"] == story[0].rates["post"] == story[0].grid
+    assert story[0].rates["pre"] == story[0].rates["post"] == story[0].grids["pre"]
     assert story[1].rates == {"pre": [0.00178, 0.00562], "post": [0.000562, 0.00178]}
     assert {name: choice.lr for name, choice in story[2].choices.items()} == {"pre": 0.00316, "post": 0.001}
     assert [decision.generation for decision in story] == [0, 1, 2]
@@ -109,7 +111,7 @@ def test_only_what_is_missing_is_asked_for_again() -> None:
     points = {"a": [arm(-2.5)(lr) for lr in (0.000316, 0.00316)], "b": []}
     decision = next_step(points, PROTOCOL)
     assert decision.rates["a"] == [0.001, 0.01, 0.0316]
-    assert decision.rates["b"] == decision.grid
+    assert decision.rates["b"] == decision.grids["b"]
 
 
 @pytest.mark.parametrize("trials", range(1, 7))
@@ -119,13 +121,13 @@ def test_few_trials_end_without_midpoints(trials: int) -> None:
     choice = story[-1].choices["a"]
     assert choice.method == "argmin"
     assert choice.hardly_tuned
-    assert choice.lr in story[0].grid
+    assert choice.lr in next(iter(story[0].grids.values()))
 
 
 def test_few_trials_at_an_edge_are_extended_like_any_other() -> None:
     story = tune({"a": arm(-1.0)}, Protocol(m=0.05, trials=3))
     assert phases(story) == ["grid", "extension", "extension", "done"]
-    assert story[-1].grid == [0.000316, 0.00316, 0.0316, 0.1, 0.316]
+    assert next(iter(story[-1].grids.values())) == [0.000316, 0.00316, 0.0316, 0.1, 0.316]
     assert story[-1].choices["a"].lr == 0.1
 
 
@@ -151,3 +153,18 @@ def test_tuning_always_ends_and_is_the_same_whatever_is_remembered(
     again = next_step({name: [runs[name](lr) for lr in reversed(rates)] for name, rates in tried.items()}, protocol)
     assert again == story[-1]
     assert all(choice.lr > 0 for choice in again.choices.values())
+
+
+def test_an_arm_with_a_center_of_its_own_gets_as_many_rates_and_extensions_elsewhere() -> None:
+    runs = {"adamw": arm(-2.5), "sgd": arm(0.7), "lion": arm(-3.6)}
+    story = tune(runs, PROTOCOL, centers={"sgd": 0.316, "lion": 0.000316})
+    assert phases(story) == ["grid", "extension", "midpoint", "done"]
+    assert story[0].rates["adamw"] == [0.000316, 0.001, 0.00316, 0.01, 0.0316]
+    assert story[0].rates["sgd"] == [0.0316, 0.1, 0.316, 1.0, 3.16]
+    assert story[0].note == "5 rates per arm"
+    assert story[1].rates == {"adamw": [0.1], "sgd": [10.0], "lion": [0.01]}, "whoever's edge it was"
+    counts = {name: sum(len(decision.rates.get(name, [])) for decision in story) for name in runs}
+    assert set(counts.values()) == {8}
+    chosen = {name: math.log10(choice.lr) for name, choice in story[-1].choices.items()}
+    assert chosen == pytest.approx({"adamw": -2.5, "sgd": 0.7, "lion": -3.6}, abs=0.01)
+    assert story[-1].choices["sgd"].grid == (0.0316, 0.1, 0.316, 1.0, 3.16, 10.0)

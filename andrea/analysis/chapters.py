@@ -8,6 +8,7 @@ import yaml
 from andrea.analysis import summaries, text
 from andrea.analysis.load import Study
 from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
+from andrea.verdict.protocol import Protocol
 
 
 def how(study: Study) -> list[Item]:
@@ -52,28 +53,65 @@ def how(study: Study) -> list[Item]:
     table = pd.DataFrame(facts, columns=["what", "how"])
     caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
     items.append(Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False))
-    return items
+    return items + sizes(study)
 
 
 def tuning(study: Study) -> str:
     """The tuning design in words."""
     trials = int(study.rules.get("trials", 7))
-    grid: list[float] = next((c["grid"] for c in study.choices.values() if c and c.get("grid")), [])
-    rates_ = f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else ""
+    if study.centers:
+        middle = text.rate(study.rules.get("center", Protocol.model_fields["center"].default))
+        own = [f"{study.called(arm)} round {text.rate(center)}" for arm, center in study.centers.items()]
+        common = f"for every arm round {middle}, but {text.listing(own)}, as declared before the first run"
+    else:
+        grid: list[float] = next((c["grid"] for c in study.choices.values() if c and c.get("grid")), [])
+        common = "common to all arms" + (f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else "")
     if trials < 7:
-        return f"{text.plural(trials, 'rate')} common to all arms{rates_}, the best of them; no midpoints"
+        return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
     return (
-        f"{trials} runs per arm on one tuning seed: a half-decade grid common to all arms{rates_}, then two "
-        "midpoints round the arm's best; the vertex of the parabola through them"
+        f"{trials} runs per arm on one tuning seed: a half-decade grid {common}; then two midpoints round the arm's "
+        "best; the vertex of the parabola through them"
     )
+
+
+_QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and backward"}
 
 
 def matching(study: Study) -> str:
     """What the arms have in common by rule."""
     match = study.protocol.get("match") or {}
     if match.get("on", "none") in (None, "none"):
-        return "nothing: parameter counts differ as listed below"
-    return f"{match['on']}, within {text.percent(match.get('tolerance', 0))}"
+        return "nothing: parameters and FLOPs differ as listed below"
+    said = f"{_QUANTITY.get(match['on'], match['on'])}, within {text.percent(match.get('tolerance', 0))}"
+    if (summaries.sizes(study)["setting"] != "").any():
+        said += f"; arms outside it were brought nearest to the baseline by model.{match.get('by')} alone"
+    return said
+
+
+def sizes(study: Study) -> list[Item]:
+    """How large and how dear every arm is, whatever was matched, and what was solved for."""
+    frame = summaries.sizes(study)
+    if not frame["parameters"].notna().any():
+        return []
+    frame.insert(1, "label", frame["arm"].map(study.label))
+    columns = [
+        Column("label", "arm"),
+        numbers("parameters", "parameters", text.count),
+        numbers("params_against", "deviation", text.relative),
+        numbers("flops_per_token", "FLOPs per token", text.big),
+        numbers("flops_against", "deviation", text.relative),
+    ]
+    if (frame["setting"] != "").any():
+        columns.append(Column(("setting", "was", "became"), "solved for", _solved))
+    caption = (
+        f"Size and cost of every arm, counted from its configuration, and by how much they exceed those of "
+        f"{study.called(study.baseline or '')}. FLOPs are those of forward and backward."
+    )
+    return [Table("sizes", caption, frame, columns)]
+
+
+def _solved(setting: Any, was: Any, became: Any) -> str:
+    return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
 
 
 def corpus(study: Study) -> str:

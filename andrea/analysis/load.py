@@ -10,7 +10,7 @@ import pandas as pd
 
 from andrea.analysis import frames
 from andrea.analysis.text import listing, note
-from andrea.analysis.verdicts import arm_names, baseline_name, verdict_rows
+from andrea.analysis.verdicts import arm_names, baseline_name, effect_rows, level_label, verdict_rows
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -58,6 +58,32 @@ DIFFERENCES = {
 }
 """Columns of `differences`: one row per arm and replicate seed."""
 
+EFFECTS = {
+    "name": "str: what the report calls it",
+    "kind": "str: main, simple or interaction",
+    "factor": "str: the factor whose levels are compared",
+    "step": "str: `level instead of level`, by their labels",
+    "at": "str: level of the other factor, of a simple effect or an interaction",
+    "instead_of": "str: level that `at` is compared with, of an interaction",
+    "verdict": "str: better, worse, equivalent; present, absent (interactions); unstable, inconclusive, invalid",
+    "cause": "str: qualifier of the verdict",
+    "reason": "str: the verdict's reason in one sentence",
+    "mean": "float, nats: mean of the contrast over the seeds; NaN unless every run that it needs is good",
+    "low": "float, nats: lower end of the interval, simultaneous within the kind",
+    "high": "float, nats: upper end",
+    "level": "float: level of that interval, 1 − alpha / effects of the kind",
+    "sd": "float, nats: standard deviation of the contrast",
+    "n": "int: seeds at which every run that it needs is good",
+    "p": "float: t-test",
+    "p_holm": "float: the same, Holm-adjusted within the kind",
+    "tost_p": "float: larger p of the two one-sided tests against ±m",
+    "regret": "float, nats: what the uncertainty of the chosen rates may have cost, in sum over the contrast",
+    "pairs_needed": "int: seeds that would see m with 80 % power",
+    "pairs_needed_regret": "int: seeds that would see m with the regret subtracted",
+    "smallest_visible": "float, nats: smallest effect that these seeds can see",
+}
+"""Columns of `effects`: one row per effect of a factorial design."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -95,6 +121,8 @@ class Study:
     """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation where not ok."""
     verdicts: pd.DataFrame
     differences: pd.DataFrame
+    effects: pd.DataFrame
+    """Of a factorial design, else empty."""
 
     @property
     def name(self) -> str:
@@ -139,8 +167,9 @@ class Study:
         return arm_label(self.protocol, self.resolved, arm)
 
     def called(self, *arms: str) -> str:
-        """Arms in a sentence: a label that is a bare number has the factor before it, as in `mlp_ratio 1 and 8/3`."""
-        labels = [self.label(arm) for arm in arms]
+        """Arms in a sentence: a label that is a bare number has the factor before it, as in `mlp_ratio 1 and 8/3`; the
+        levels of a cell are joined by a plus sign."""
+        labels = [self.label(arm).replace(", ", " + ") if self.factors else self.label(arm) for arm in arms]
         bare = [label for label in labels if re.fullmatch(r"[-+]?[\d.]+(/[\d.]+)?", label)]
         if len(bare) == len(labels) and bare:
             return f"{self.factor} {listing(bare)}"
@@ -149,7 +178,20 @@ class Study:
     @property
     def factor(self) -> str:
         """What the arms differ in, short."""
-        return str(self.protocol.get("factor") or "arm").rpartition(".")[2]
+        named = str(self.protocol.get("factor") or "arm").split(" × ")
+        return " × ".join(name.rpartition(".")[2] for name in named)
+
+    @property
+    def factors(self) -> dict[str, dict[str, str]]:
+        """Of a factorial design: by factor, the labels of its levels by name; else empty."""
+        told = self.protocol.get("factors") or {}
+        return {f: {level: level_label(told, f, level) for level in levels} for f, levels in told.items()}
+
+    @property
+    def centers(self) -> dict[str, float]:
+        """Learning rate in the middle of the grid of every arm that was given its own."""
+        arms = self.protocol.get("arms") or {}
+        return {arm: float(told["center"]) for arm, told in arms.items() if told.get("center") is not None}
 
     def replicates(self) -> pd.DataFrame:
         """The runs that verdicts compare."""
@@ -161,6 +203,8 @@ class Study:
         tables = {name: getattr(self, name) for name in names}
         if self.kind != "sweep":
             tables |= {"verdicts": self.verdicts, "differences": self.differences}
+        if self.factors:
+            tables["effects"] = self.effects
         return tables
 
 
@@ -202,6 +246,7 @@ def load(folder: StudyFolder, store: RunStore) -> Study:
         trials=_trials(runs),
         verdicts=_verdicts(folder, runs, protocol, resolved),
         differences=differences,
+        effects=_typed(pd.DataFrame(effect_rows(folder), columns=list(EFFECTS)), EFFECTS),
     )
 
 
@@ -227,8 +272,12 @@ def _verdicts(
         }
         label = arm_label(protocol, resolved, row["arm"])
         rows.append({**row, **counted, "label": label, "note": note(row)})
-    frame = pd.DataFrame(rows, columns=list(VERDICTS))
-    for key, meaning in VERDICTS.items():
+    return _typed(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
+
+
+def _typed(frame: pd.DataFrame, meanings: dict[str, str]) -> pd.DataFrame:
+    """Numbers as numbers, by what the columns are documented to be."""
+    for key, meaning in meanings.items():
         if not meaning.startswith("str"):
             frame[key] = pd.to_numeric(frame[key]).astype("Int64" if meaning.startswith("int") else "float64")
     return frame

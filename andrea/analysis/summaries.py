@@ -93,6 +93,23 @@ def parameters(study: Study) -> pd.DataFrame:
     return table
 
 
+def sizes(study: Study) -> pd.DataFrame:
+    """One row per arm: arm, parameters, flops_per_token, setting (what was solved for, or empty), was and became of it,
+    params_against and flops_against (over the baseline's, less 1)."""
+    arms, rows = study.resolved.get("arms") or {}, []
+    for arm in study.arms:
+        resolved = arms.get(arm) or {}
+        solved, counted = resolved.get("solved") or {}, sum((resolved.get("parameters") or {}).values())
+        cost = {"parameters": counted or np.nan, "flops_per_token": resolved.get("flops_per_token", np.nan)}
+        told = {"setting": solved.get("setting", ""), "was": solved.get("was"), "became": solved.get("became")}
+        rows.append({"arm": arm, **cost, **told})
+    table = pd.DataFrame(rows, columns=["arm", "parameters", "flops_per_token", "setting", "was", "became"])
+    base = table[table["arm"] == study.baseline]
+    for name, quantity in (("params_against", "parameters"), ("flops_against", "flops_per_token")):
+        table[name] = table[quantity] / float(base[quantity].iloc[0]) - 1 if len(base) else np.nan
+    return table
+
+
 def settings_that_differ(study: Study) -> pd.DataFrame:
     """Resolved settings that are not the same in every arm (setting, one column per arm), the learning rate apart."""
     arms = study.resolved.get("arms") or {}

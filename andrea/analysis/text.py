@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from andrea.analysis.verdicts import verdict_rows
+from andrea.analysis.verdicts import effect_rows, verdict_rows
 from andrea.store.studies import StudyFolder
 
 NOTHING = "–"
@@ -178,6 +178,26 @@ def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
             "note": note(row),
         }
         for row in verdict_rows(folder)
+    ]
+
+
+def effect_table(folder: StudyFolder) -> list[dict[str, str]]:
+    """The effects of a factorial design for the terminal; none of another study.
+
+    Returns:
+        One mapping per effect, all of text: effect, verdict, difference (nats), interval (simultaneous within its
+        kind), n (seeds), note.
+    """
+    return [
+        {
+            "effect": row["name"],
+            "verdict": judged(row["verdict"], row["cause"]),
+            "difference": signed(row["mean"]),
+            "interval": interval(row["low"], row["high"]),
+            "n": count(row["n"]),
+            "note": row["reason"],
+        }
+        for row in effect_rows(folder)
     ]
 
 

@@ -66,3 +66,46 @@ def _row(arm: str, verdict: Mapping[str, Any] | None, choice: Mapping[str, Any],
         "hardly_tuned": bool(choice.get("hardly_tuned")),
     }
     return row | {key: found.get(key) for key in _TOLD.split()}
+
+
+_EFFECT = "kind verdict cause reason n mean sd level p p_holm tost_p regret pairs_needed pairs_needed_regret"
+"""What a row of an effect takes from verdict.json as it is, with `smallest_visible`."""
+
+
+def effect_rows(folder: StudyFolder) -> list[Row]:
+    """One row per effect of a factorial design in the order of verdict.json; none before the verdict.
+
+    Keys: name (with labels); factor, step (`post-norm instead of pre-norm`), at (the other factor's level, of a simple
+    effect or an interaction), instead_of (what that level is compared with, of an interaction); low, high; and as in
+    `verdict_rows`: kind, verdict, cause, reason, n, mean, sd, level, p, p_holm, tost_p, regret, pairs_needed,
+    pairs_needed_regret, smallest_visible.
+    """
+    factors = folder.protocol().get("factors") or {}
+    found = (folder.read("verdict.json") or {}).get("effects") or []
+    return [_effect_row(effect, factors) for effect in found]
+
+
+def level_label(factors: Mapping[str, Any], factor: str, level: str) -> str:
+    """What a level is called: its label, else its name."""
+    told = (factors.get(factor) or {}).get(level) or {}
+    return str(told.get("label") or level)
+
+
+def _effect_row(effect: Mapping[str, Any], factors: Mapping[str, Any]) -> Row:
+    first, *other = effect["steps"]
+    new, old = (level_label(factors, first["factor"], first[key]) for key in ("level", "against"))
+    at = [level_label(factors, factor, level) for factor, level in effect["at"].items()]
+    at += [level_label(factors, step["factor"], step["level"]) for step in other]
+    change = f"{new} instead of {old}"
+    name = f"{new} × {at[0]}" if other else f"{change}, with {at[0]}" if at else f"{change}, on average"
+    low, high = effect.get("interval") or (None, None)
+    row: Row = {
+        "name": name,
+        "factor": first["factor"],
+        "step": change,
+        "at": at[0] if at else "",
+        "instead_of": "".join(level_label(factors, step["factor"], step["against"]) for step in other),
+        "low": low,
+        "high": high,
+    }
+    return row | {key: effect.get(key) for key in [*_EFFECT.split(), "smallest_visible"]}

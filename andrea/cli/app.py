@@ -9,6 +9,7 @@ from andrea.cli import (
     dashboard,
     data,
     doctor,
+    exchange,
     kernels,
     listing,
     model,
@@ -17,6 +18,7 @@ from andrea.cli import (
     status,
     sweep,
     sync,
+    trace,
     train,
 )
 from andrea.cli.guard import Guarded, mend_streams
@@ -66,8 +68,11 @@ app.command("status", short_help="What ran, what failed and why.", epilog=status
 app.command("dashboard", short_help="Optuna's dashboard on a study.", epilog=dashboard.EXAMPLES)(dashboard.dashboard)
 app.command("sync", short_help="Publish a study to W&B.", epilog=sync.EXAMPLES)(sync.sync)
 app.command("list", short_help="What the catalogue holds.", epilog=listing.EXAMPLES)(listing.listing)
+app.command("trace", short_help="Follow one token through the blocks.", epilog=trace.EXAMPLES)(trace.trace)
 app.add_typer(model.app, name="model")
 app.add_typer(data.app, name="data")
+app.add_typer(exchange.exports, name="export")
+app.add_typer(exchange.imports, name="import")
 app.add_typer(kernels.app, name="kernels")
 app.command("doctor", short_help="Check this machine.", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("schema", short_help="JSON schemas of the files.", epilog=schema.EXAMPLES)(schema.schema)

@@ -31,6 +31,34 @@ def presets(incomplete: str) -> list[str]:
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
+def architectures(incomplete: str) -> list[str]:
+    """Architectures of transformers."""
+    from andrea.model.hf.registry import ARCHITECTURES
+
+    return [name for name in ARCHITECTURES if name.startswith(incomplete)]
+
+
+def models(incomplete: str) -> list[str]:
+    """Presets, then after a colon fields of the model and their variants: `gpt2:activation=swiglu,mlp_ratio=`.
+
+    bash begins a new word at a colon, so that fields are offered by themselves where no preset fits.
+    """
+    from andrea.model.config import VARIANTS, ModelConfig
+
+    before, last = _last_part(incomplete)
+    field, equals, start = last.partition("=")
+    if equals:
+        return [f"{before}{field}={name}" for name in VARIANTS.get(field, ()) if name.startswith(start)]
+    fields = [f"{before}{name}=" for name in ModelConfig.model_fields if name.startswith(field)]
+    return fields if before else presets(incomplete) or fields
+
+
+def _last_part(text: str) -> tuple[str, str]:
+    """What stands after the last `:` or `,`, and what before it."""
+    cut = max(text.rfind(":"), text.rfind(",")) + 1
+    return text[:cut], text[cut:]
+
+
 def studies(incomplete: str) -> list[str]:
     """Studies in the runs folder that a command without `--runs` would use."""
     root = Path(os.environ.get("ANDREA_RUNS") or "andrea-runs")

@@ -1,12 +1,13 @@
 """`andrea model`: what a model holds and costs, without building it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from andrea.cli import complete
 from andrea.cli.options import Debug, Json, Settings, Variants, examples
+from andrea.errors import UserError
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
@@ -21,8 +22,20 @@ SHOW = examples(
     "andrea model show gpt2 --batch 8 --json",
 )
 COMPARE = examples(
-    "andrea model compare andrea-120m gpt2", "andrea model compare tiny gpt2 --set model.activation=swiglu"
+    "andrea model compare andrea-120m gpt2",
+    "andrea model compare gpt2 gpt2:activation=swiglu --match params",
+    "andrea model compare tiny tiny:positions=rope,n_kv_head=1 --set model.context=256",
 )
+FORM = "PRESET:FIELD=VALUE,FIELD=VALUE"
+
+Match = Annotated[
+    Literal["params", "flops"] | None,
+    typer.Option("--match", help="Solve for what brings the later models nearest to the first in this."),
+]
+By = Annotated[
+    Literal["mlp_width", "d_model", "n_layer"] | None,
+    typer.Option("--by", help="What --match solves for; default: mlp_width."),
+]
 
 
 @app.command("show", epilog=SHOW)
@@ -46,33 +59,61 @@ def show(
 
 @app.command("compare", epilog=COMPARE)
 def compare(
-    presets: Annotated[
-        list[str], typer.Argument(metavar="PRESET...", autocompletion=complete.presets, help="Names of presets.")
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            autocompletion=complete.models,
+            help=f"Presets; a model's own settings follow a colon, {FORM}.",
+        ),
     ],
     settings: Settings = None,
+    match: Match = None,
+    by: By = None,
     variants: Variants = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Presets side by side, under the same overrides."""
+    """Models side by side; --set holds for all of them."""
     from andrea.cli.output import print_json
     from andrea.cli.settings import know_variants
     from andrea.model.describe import compare as compared
+    from andrea.model.describe import fits
 
+    if by and not match:
+        raise UserError(f"--by {by} says what is solved for: give --match params or --match flops with it")
+    if match and len(set(models)) < 2:
+        raise UserError(f"--match {match}: name the model to be matched, then others")
     know_variants(variants)
-    rows = compared({preset: configured(preset, settings or []) for preset in presets})
-    print_json(rows) if as_json else typer.echo(comparison(rows))
+    asked = {model: configured(model, settings or []) for model in models}
+    rows = compared(asked)
+    solved = fits(asked, match, by or "mlp_width") if match else []
+    if as_json:
+        found = {row.pop("name"): row for row in solved}
+        print_json([row | ({"match": found.get(row["name"])} if match else {}) for row in rows])
+    else:
+        typer.echo("\n\n".join([comparison(rows), *([matches(solved, models[0], match)] if match else [])]))
 
 
-def configured(preset: str, settings: Sequence[str]) -> "ModelConfig":
-    """The model of a preset under overrides of `model.…`.
+def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
+    """The model of a preset, or of `PRESET:FIELD=VALUE,…`, under overrides of `model.…`; its own settings come last.
 
     Raises:
-        UserError: an unknown preset, or overrides with faults (all of them).
+        UserError: an unknown preset, or settings with faults (all of them).
     """
     from andrea.cli.settings import run_config
 
-    return run_config(preset, settings, where="").model
+    preset, colon, own = model.partition(":")
+    if not colon:
+        return run_config(preset, settings, where="").model
+    parts = [part.strip() for part in own.split(",")]
+    given = [part.partition("=")[0].strip().removeprefix("model.") for part in parts]
+    if not all("=" in part for part in parts) or not all(name.isidentifier() for name in given):
+        raise UserError(f"{model!r} is not {FORM} with fields of the model, as in gpt2:activation=swiglu,mlp_ratio=8/3")
+    if twice := [name for name in dict.fromkeys(given) if given.count(name) > 1]:
+        raise UserError(f"{model}: {', '.join(twice)} is given twice")
+    overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
+    return run_config(preset, [*settings, *overrides], where=f"{model}: ", said=model).model
 
 
 def as_text(described: dict[str, Any]) -> str:
@@ -83,7 +124,7 @@ def as_text(described: dict[str, Any]) -> str:
     tree = [
         [
             "  " * row["depth"] + row["name"] + (f" × {row['times']}" if row["times"] > 1 and row["depth"] < 1 else ""),
-            " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else "",
+            " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else row["about"] or "",
             f"{row['parameters']:,}",
             f"{row['share']:.1%}",
             big(row["flops"]) if row["flops"] else "",
@@ -96,7 +137,7 @@ def as_text(described: dict[str, Any]) -> str:
     batch = described["batch_size"]
     costs += [[f"memory at batch {batch}, {kind}", size(n)] for kind, n in described["memory"].items()]
     parts = [
-        table(tree, (described["preset"], "shape", "parameters", "share", "FLOPs/token"), right=(1, 2, 3, 4)),
+        table(tree, (described["preset"], "shape or kind", "parameters", "share", "FLOPs/token"), right=(1, 2, 3, 4)),
         table(costs, ("cost", ""), right=(1,)),
         *described["notes"],
     ]
@@ -108,11 +149,38 @@ def comparison(rows: list[dict[str, Any]]) -> str:
     from andrea.analysis.text import big
     from andrea.cli.output import table
 
-    names = [key for key in rows[0] if key not in ("name", "notes", "difference", "flops_per_token")]
+    hidden = ("name", "notes", "difference", "flops_difference", "flops_per_token")
+    names = [key for key in rows[0] if key not in hidden]
     lines: list[list[str]] = [[name.replace("_", " "), *(f"{row[name]:,}" for row in rows)] for name in names]
     lines.append(["FLOPs per token", *(big(row["flops_per_token"]) for row in rows)])
-    first = rows[0]["total"]
-    lines.append(["parameters against the first", *(f"× {row['total'] / first:.4g}" for row in rows)])
+    lines.append(["parameters against the first", *("", *(against(row["difference"]) for row in rows[1:]))])
+    lines.append(["FLOPs against the first", *("", *(against(row["flops_difference"]) for row in rows[1:]))])
     text = table(lines, ("", *(row["name"] for row in rows)), right=range(1, len(rows) + 1))
     notes = [f"{row['name']}: {note}" for row in rows for note in row["notes"]]
     return "\n\n".join([text, *notes])
+
+
+def matches(solved: list[dict[str, Any]], first: str, on: Literal["params", "flops"]) -> str:
+    """What the later models would be solved for, and how near that comes."""
+    from andrea.analysis.text import relative
+    from andrea.cli.output import table
+    from andrea.model.fit import UNITS
+
+    lines = []
+    for row in solved:
+        if "became" in row:
+            kept = row["was"] == row["became"]
+            change = f"{row['was']:,} as it is" if kept else f"{row['was']:,} → {row['became']:,}"
+            lines.append([row["name"], change, *(relative(share) for share in row["deviation"].values())])
+        else:
+            lines.append([row["name"], "no value changes it", "", ""])
+    header = (f"nearest to {first} in {UNITS[on]}", solved[0]["setting"], "parameters", "FLOPs per token")
+    return table(lines, header, right=(1, 2, 3))
+
+
+def against(per_cent: float) -> str:
+    """A difference to the first: in per cent, or as a factor where it is large."""
+    from andrea.analysis.text import relative
+
+    factor = 1 + per_cent / 100
+    return relative(per_cent / 100) if 0.5 < factor < 2 else f"× {factor:.4g}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea.analysis.text import count, loss
+from andrea.analysis.text import NOTHING, count, loss
 from andrea.cli.options import DEFAULT_RUNS
 from andrea.cli.output import parameter, table
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from andrea.store.studies import StudyFolder
 
 COLUMNS = ("arm", "verdict", "difference", "interval", "n", "lr")
-
+EFFECTS = ("effect", "verdict", "difference", "interval", "n")
 
 EXPLORATORY = "exploratory: some runs were there before the study's protocol was frozen"
 
@@ -44,7 +44,7 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
     """The outcome for people."""
     if folder.about.get("kind") == "sweep":
         return sweep_text(folder, store)
-    from andrea.analysis.text import verdict_table
+    from andrea.analysis.text import effect_table, verdict_table
 
     called = labels(folder)
     verdicts = [{**row, "arm": called.get(row["arm"], row["arm"])} for row in verdict_table(folder)]
@@ -53,7 +53,11 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
     notes = [f"{row['arm']}: {row['note']}" for row in verdicts if row["note"]]
     if (folder.read("verdict.json") or {}).get("exploratory"):
         notes.append(EXPLORATORY)
-    return "\n".join([table(rows, COLUMNS, right=(2, 4)), _rules(folder), *([""] if notes else []), *notes])
+    lines = [table(rows, COLUMNS, right=(2, 4)), _rules(folder)]
+    if effects := effect_table(folder):
+        lines += ["", table([[row[column] for column in EFFECTS] for row in effects], EFFECTS, right=(2, 4))]
+        notes += dict.fromkeys(f"{row['effect']}: {row['note']}" for row in effects if row["difference"] == NOTHING)
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def _rules(folder: "StudyFolder") -> str:

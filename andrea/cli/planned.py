@@ -1,14 +1,16 @@
 """A plan in words and as JSON."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from andrea.analysis.text import big, plural, seconds
+from andrea.analysis.text import big, percent, plural, rate, relative, seconds
 from andrea.cli.output import table
 from andrea.cli.settings import cores
 
 if TYPE_CHECKING:
     from andrea.cli.start import How
-    from andrea.study.plans import Plan
+    from andrea.model.fit import Quantity
+    from andrea.study.plans import ArmPlan, Plan
 
 
 def slots_for(planned: "Plan", how: "How") -> int:
@@ -32,18 +34,18 @@ def as_text(planned: "Plan", slots: int) -> str:
     """What will run: question, arms with parameters and FLOPs, runs, tokens, time."""
     arms = planned.arms
     first = next(iter(arms.values()))
-    base = sum(first.parameters.values())
     rows = [
         [
             arm.label or name,
             f"{sum(arm.parameters.values()):,}",
-            f"{sum(arm.parameters.values()) / base - 1:+.2%}" if arm is not first else "",
+            _share(arm, "params") if arm is not first else "",
             big(arm.flops_per_token),
+            _share(arm, "flops") if arm is not first else "",
             big(arm.flops_per_token * planned.tokens),
         ]
         for name, arm in arms.items()
     ]
-    header = ("arm", "parameters", "", "FLOPs/token", "FLOPs/run")
+    header = ("arm", "parameters", "", "FLOPs/token", "", "FLOPs/run")
     budget = f"{planned.run_count} runs of {planned.tokens:,} tokens, {slots} at once"
     took = planned.estimate_s(slots)
     train = first.config.train
@@ -53,12 +55,43 @@ def as_text(planned: "Plan", slots: int) -> str:
         [
             f"{planned.name}: {planned.question}",
             "",
-            table(rows, header, right=(1, 2, 3, 4)),
+            table(rows, header, right=(1, 2, 3, 4, 5)),
+            *matching(planned),
+            *centers(planned),
             "",
             f"{budget}: about {seconds(took)} on {device_of(planned)}" if took else f"{budget}: all of them are done",
             *([note] if crowded else []),
         ]
     )
+
+
+def matching(planned: "Plan") -> list[str]:
+    """What the arms have in common, and a line for every setting that was solved for."""
+    from andrea.model.fit import UNITS
+
+    match = planned.match
+    if match is None or match.on == "none":
+        return []
+    lines = ["", f"matched on {UNITS[match.on]}, within {percent(match.tolerance)}"]
+    for name, arm in planned.arms.items():
+        if solved := arm.solved:
+            lines.append(
+                f"  {arm.label or name}: {solved.setting} {solved.was} → {solved.became}, "
+                f"{relative(solved.before[match.on])} → {relative(arm.deviation[match.on])}"
+            )
+    return lines
+
+
+def centers(planned: "Plan") -> list[str]:
+    """Where the grids of learning rates stand, if an arm has a center of its own."""
+    if not planned.centers:
+        return []
+    own = [f"{planned.arms[arm].label or arm} {rate(center)}" for arm, center in planned.centers.items()]
+    return ["", f"grids of learning rates round {rate(planned.protocol.center)}; {', '.join(own)}"]
+
+
+def _share(arm: "ArmPlan", on: "Quantity") -> str:
+    return relative(arm.deviation[on]) if on in arm.deviation else ""
 
 
 def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
@@ -67,11 +100,15 @@ def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
         "study": planned.name,
         "digest": planned.digest,
         "question": planned.question,
+        "match": planned.match.model_dump() if planned.match else None,
         "arms": {
             name: {
                 "label": arm.label,
                 "parameters": arm.parameters,
                 "flops_per_token": arm.flops_per_token,
+                "deviation": arm.deviation,
+                "solved": asdict(arm.solved) if arm.solved else None,
+                "center": planned.centers.get(name),
                 "config": arm.config.model_dump(mode="json"),
             }
             for name, arm in planned.arms.items()

@@ -44,8 +44,14 @@ def known_preset(name: str, where: str = "--preset: ") -> str:
     return name
 
 
-def run_config(preset: str | None, overrides: Sequence[str], where: str = "--preset: ", **top: Any) -> "RunConfig":
+def run_config(
+    preset: str | None, overrides: Sequence[str], where: str = "--preset: ", said: str = "--set", **top: Any
+) -> "RunConfig":
     """A run config from a preset, overrides and settings of the top level (`seed=3`).
+
+    Args:
+        where: what the preset was given to; empty for an argument.
+        said: what the overrides were given to.
 
     Raises:
         UserError: every fault of the overrides in one message.
@@ -55,7 +61,7 @@ def run_config(preset: str | None, overrides: Sequence[str], where: str = "--pre
 
     base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset else {}
     given = {key: value for key, value in top.items() if value is not None}
-    return build(RunConfig, merge(base, parse_overrides(overrides), given), where="--set")
+    return build(RunConfig, merge(base, parse_overrides(overrides), given), where=said)
 
 
 def cores() -> int:

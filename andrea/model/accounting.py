@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig, variant
-from andrea.model.variants import activations
+from andrea.model.variants import activations, shared
 
 FLOAT32 = 4
 INT64 = 8
@@ -83,23 +83,30 @@ def flops_per_token(cfg: ModelConfig) -> Flops:
     return Flops(forward, 2 * forward)
 
 
-def memory(cfg: ModelConfig, batch_size: int, dtype: Literal["float32", "bfloat16"] = "float32") -> dict[str, int]:
-    """Bytes by kind for training `batch_size` sequences of a full context at once with AdamW.
+def memory(
+    cfg: ModelConfig, batch_size: int, dtype: Literal["float32", "bfloat16"] = "float32", moments: int | None = None
+) -> dict[str, int]:
+    """Bytes by kind for training `batch_size` sequences of a full context at once.
 
-    Weights, gradients and the optimizer's two moments are float32. Activations are what autograd keeps for the
-    backward pass with fused attention and without compilation: exact in float32 without dropout; an estimate under
-    bfloat16 autocast (two bytes an element, the loss in float32) and with dropout (a byte
-    for every element that may be dropped, attention's left out).
+    Args:
+        moments: numbers that the optimizer keeps; empty means AdamW's two of every parameter.
+
+    Weights, gradients and the optimizer's moments are float32. Activations are what autograd keeps for the
+    backward pass without compilation, as torch computes on a CPU, with fused attention: exact in float32 without
+    dropout, for several sequences and heads (of a single one torch needs fewer copies) and but for DyT without a gain.
+    An estimate under bfloat16 autocast (two bytes an element, the loss in float32), with dropout (a byte for every
+    element that may be dropped, attention's left out), and on a GPU, where a fused RMSNorm keeps less.
 
     Raises:
         UserError: vocab_size is empty.
     """
     weights = FLOAT32 * total(cfg)
+    width = FLOAT32 if dtype == "float32" else 2
     return {
         "weights": weights,
         "gradients": weights,
-        "optimizer": 2 * weights,
-        "activations": round(batch_size * cfg.context * _kept_bytes(cfg, FLOAT32 if dtype == "float32" else 2)),
+        "optimizer": 2 * weights if moments is None else FLOAT32 * moments,
+        "activations": round(batch_size * cfg.context * _kept_bytes(cfg, width) + width * _kept_once(cfg)),
     }
 
 
@@ -109,8 +116,18 @@ def _kept_bytes(cfg: ModelConfig, width: int) -> float:
     outside = (cfg.has_final_norm + cfg.embedding_norm) * activations(_part(cfg, "norm"), cfg)
     elements = blocks + outside + cfg.d_model  # the last one is the head's input
     dropped = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(cfg.dropouts.residual)  # masks, one byte an element
-    log_probabilities = FLOAT32 * vocabulary(cfg)
-    return float(width * elements + dropped * cfg.d_model + log_probabilities + 2 * INT64)  # token and target
+    loss = FLOAT32 * vocabulary(cfg) + 2 * INT64  # logarithms of probabilities, token and target
+    if cfg.logit_softcap is not None:
+        loss += FLOAT32 * vocabulary(cfg)
+    if cfg.z_loss:
+        loss += FLOAT32 * (vocabulary(cfg) + 1) + 1  # the logits, their log-sum, whether there is a target
+    return float(width * elements + dropped * cfg.d_model + loss)
+
+
+def _kept_once(cfg: ModelConfig) -> float:
+    """Elements that wait for the backward pass once, however many sequences there are."""
+    blocks = _over_layers(cfg, lambda layer: sum(shared(part, layer) * times for part, times in in_block(layer)))
+    return float(blocks + (cfg.has_final_norm + cfg.embedding_norm) * shared(_part(cfg, "norm"), cfg))
 
 
 def in_block(layer: ModelConfig) -> list[tuple[Any, int]]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
 from andrea.model.norms import at_width
-from andrea.model.variants import Shapes, Variant, activations, linear, shapes
+from andrea.model.variants import Shapes, Variant, activations, linear, shapes, shared
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,9 +33,8 @@ class Attention(Variant):
     @classmethod
     def count(cls, cfg: ModelConfig) -> int:
         norm = variant("norm", cfg.norm)
-        own = sum(int(norm.count(at_width(cfg, width))) for width in cls.normed(cfg).values())
-        named = cls.shapes(cfg.model_copy(update={"qk_norm": "none"})) if own else cls.shapes(cfg)
-        return sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for shape in named.values()) + own
+        norms = sum(int(norm.count(at_width(cfg, width))) for width in cls.normed(cfg).values())
+        return super().count(cfg.model_copy(update={"qk_norm": "none"})) + norms
 
     @classmethod
     def normed(cls, cfg: ModelConfig) -> dict[str, int]:
@@ -48,7 +47,16 @@ class Attention(Variant):
     @classmethod
     def flops(cls, cfg: ModelConfig) -> float:
         """The two matrices, and scores and values over the positions that a token really sees."""
-        return super().flops(cfg) + 2 * 2 * cfg.n_head * cfg.d_head * cls.seen(cfg)
+        matrices = super().flops(cfg.model_copy(update={"qk_norm": "none"}))
+        norm = variant("norm", cfg.norm)
+        norms = sum(times * float(norm.flops(at_width(cfg, width))) for times, width in cls.applied(cfg))
+        return matrices + norms + 2 * 2 * cfg.n_head * cfg.d_head * cls.seen(cfg)
+
+    @classmethod
+    def applied(cls, cfg: ModelConfig) -> list[tuple[int, int]]:
+        """Norms of queries and keys: how often each is applied to a token, and to which width."""
+        times = (1, 1) if cfg.qk_norm == "full" else (cfg.n_head, cfg.kv_heads)
+        return list(zip(times, cls.normed(cfg).values(), strict=False))
 
     @classmethod
     def seen(cls, cfg: ModelConfig) -> float:
@@ -59,9 +67,26 @@ class Attention(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Its input, queries, keys and values, its output before `proj`, and one log-sum per head (fused attention)."""
+        """Its input, queries, keys and values, its output before `proj`, and what attention itself keeps: one log-sum
+        per head where it is fused, its scores twice where a soft cap takes them apart."""
         heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
         norm = variant("norm", cfg.norm)
-        normed = sum(activations(norm, at_width(cfg, width)) for width in cls.normed(cfg).values())
-        inside = activations(variant("positions", cfg.positions), cfg)
-        return float(cfg.d_model + 2 * heads + 2 * keys + cfg.n_head) + normed + inside
+        # What a norm reads are rows of the one product, which is there as a whole.
+        normed = sum(times * (activations(norm, at_width(cfg, width)) - width) for times, width in cls.applied(cfg))
+        product = heads + 2 * keys
+        if cfg.attn_softcap is not None:  # copies of queries, keys and values, head by head of the queries
+            kept: float = 3 * heads + 2 * cfg.n_head * cfg.context + (product if cls.normed(cfg) else 0)
+        else:
+            inside = activations(variant("positions", cfg.positions), cfg)
+            kept = product + cfg.n_head + (inside or (heads + keys if cls.normed(cfg) else 0))
+        return float(cfg.d_model + heads) + kept + normed
+
+    @classmethod
+    def shared(cls, cfg: ModelConfig) -> float:
+        """The mask of a window, or ALiBi's of every head; a soft cap keeps one of booleans, of distances none."""
+        mask, biases = cfg.context**2, shared(variant("positions", cfg.positions), cfg)
+        norm = variant("norm", cfg.norm)
+        gains = sum(shared(norm, at_width(cfg, width)) for width in cls.normed(cfg).values())
+        if cfg.attn_softcap is not None:
+            return gains + (0.0 if biases else mask / 4)
+        return gains + (biases or (0.0 if cfg.window is None else mask))

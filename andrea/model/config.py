@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "norm": {
         "layernorm": "andrea.model.norms:LayerNorm",
         "rmsnorm": "andrea.model.norms:RMSNorm",
+        "rmsnorm_1p": "andrea.model.norms:RMSNorm1p",
         "dyt": "andrea.model.norms:DyT",
         "identity": "andrea.model.norms:Identity",
     },
@@ -246,7 +247,7 @@ class ModelConfig(Frozen):
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation that the rule starts from (`xavier` and `fan_in`: of the tables alone)."""
     mup_base: int = Field(default=128, gt=0, le=LARGEST)
-    """Width at which µP is the standard parametrization: learning rates found there hold at every width."""
+    """Width at which µP's factors are 1 (scores are divided by D at any): learning rates found there hold at all."""
 
     @field_validator(*VARIANTS)
     @classmethod
@@ -316,7 +317,8 @@ class ModelConfig(Frozen):
         """Whether a norm stands before the head, resolved."""
         if self.final_norm is not None:
             return self.final_norm
-        return bool(getattr(variant("norm_placement", self.norm_placement), "final_norm", True))
+        placement, norm = variant("norm_placement", self.norm_placement), variant("norm", self.norm)
+        return bool(getattr(placement, "final_norm", True) and getattr(norm, "normalizes", True))
 
     def at_layer(self, index: int) -> Self:
         """The configuration of block `index` (from 0): without a window where the block attends to everything."""

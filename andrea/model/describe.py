@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from andrea.model import accounting
+from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig, variant
 from andrea.model.fit import Quantity, Setting, deviation, fit, quantity
 from andrea.model.variants import matmul_flops, shapes
@@ -25,9 +26,10 @@ def describe(cfg: ModelConfig, batch_size: int = 1, preset: str | None = None) -
 
     Returns:
         `rows`: the tree, each row with `name`, `depth`, `times` (how often the part occurs), `shape` (of one, or None),
-        `parameters` and `flops` (per token, forward; of all occurrences), `share` of all parameters; a row's children
-        follow it one deeper and add up to it. `parameters`: by group. `total`, `non_embedding`, `flops_per_token`
-        (forward, backward, total), `memory` (bytes by kind and in total, for `batch_size` sequences at once), `notes`.
+        `about` (of a part: its kind, or None), `parameters` and `flops` (per token, forward; of all occurrences),
+        `share` of all parameters; a row's children follow it one deeper and add up to it. `parameters`: by group.
+        `total`, `non_embedding`, `flops_per_token` (forward, backward, total), `memory` (bytes by kind and in total,
+        for `batch_size` sequences at once), `notes`.
     """
     cfg, notes = _with_vocabulary(cfg)
     if preset and (note := size_note(preset, cfg)):
@@ -86,32 +88,44 @@ def fits(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[Row
 
 
 def rows(cfg: ModelConfig) -> list[Row]:
-    """The tree of parts; see `describe`."""
+    """The tree of parts; see `describe`. What costs nothing has no row."""
     vocab_size, d = accounting.vocabulary(cfg), cfg.d_model
     norm, positions = variant("norm", cfg.norm), variant("positions", cfg.positions)
-    tree = [_row("token_embedding", 0, 1, (vocab_size, d), vocab_size * d, 0.0)]
-    if table := positions.count(cfg):
-        tree.append(_row("position_embedding", 0, 1, (cfg.context, d), int(table), 0.0))
-    if cfg.embedding_norm:
-        tree.append(_row("embedding_norm", 0, 1, None, int(norm.count(cfg)), float(norm.flops(cfg))))
-    for layer, count in accounting.kinds(cfg):
-        inside = (
-            _part("attn", variant("attention", cfg.attention), layer, count, "scores and values, causal")
-            + _part("mlp", variant("activation", cfg.activation), layer, count)
-            + _part("norms", variant("norm_placement", cfg.norm_placement), layer, count)
-        )
-        if join := 2 * int(variant("residual", cfg.residual).count(layer)):
-            inside.append(_row("joins", 1, count, None, join, 0.0))
-        parts = [row for row in inside if row["depth"] == 1]
-        name = "blocks" if layer.window is None or cfg.full_every is None else f"blocks, window {layer.window}"
-        tree.append(_row(name, 0, count, None, sum(r["parameters"] for r in parts), sum(r["flops"] for r in parts)))
-        tree += inside
-    if cfg.has_final_norm:
-        tree.append(_row("final_norm", 0, 1, None, int(norm.count(cfg)), float(norm.flops(cfg))))
+    one_norm = (int(norm.count(cfg)), float(norm.flops(cfg)))
     head = "head (the token embedding)" if cfg.tied else "head"
-    tree.append(_row(head, 0, 1, (vocab_size, d), accounting.parameters(cfg)["head"], 2.0 * vocab_size * d))
+    inside = blocks(cfg)
+    parts = [row for row in inside if row["depth"] == 1]
+    tree = [
+        _row("token_embedding", 0, 1, vocab_size * d, 0.0, (vocab_size, d)),
+        _row("position_embedding", 0, 1, int(positions.count(cfg)), 0.0, (cfg.context, d)),
+        *([_row("embedding_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.embedding_norm else []),
+        _row("blocks", 0, cfg.n_layer, sum(row["parameters"] for row in parts), sum(row["flops"] for row in parts)),
+        *inside,
+        *([_row("final_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.has_final_norm else []),
+        _row(head, 0, 1, accounting.parameters(cfg)["head"], 2.0 * vocab_size * d, (vocab_size, d)),
+    ]
     total = accounting.total(cfg)
-    return [row | {"share": row["parameters"] / total} for row in tree]
+    return [row | {"share": row["parameters"] / total} for row in tree if row["parameters"] or row["flops"]]
+
+
+def blocks(cfg: ModelConfig) -> list[Row]:
+    """What is inside the blocks, over all of them; positions are named where attention works them in."""
+    heads = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
+    if cfg.kv_heads != cfg.n_head:
+        heads += f", {cfg.kv_heads} of keys"
+    if getattr(variant("positions", cfg.positions), "relative", False):
+        heads += f", {cfg.positions}"
+    about = {
+        "attn": ("attention", heads if cfg.attention == "softmax" else cfg.attention),
+        "mlp": ("activation", cfg.activation),
+        "norms": ("norm_placement", f"{cfg.norm}, {cfg.norm_placement}"),
+        "joins": ("residual", cfg.residual),
+    }
+    return [
+        row
+        for name, (axis, said) in about.items()
+        for row in _part(name, variant(axis, getattr(cfg, axis)), accounting.kinds(cfg), said)
+    ]
 
 
 def size_note(preset: str, cfg: ModelConfig) -> str | None:
@@ -133,29 +147,47 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
     return note
 
 
-def _part(name: str, part: Any, cfg: ModelConfig, count: int, rest: str = "other") -> list[Row]:
-    """A part of `count` blocks and, one deeper, its parameters; what its FLOPs hold beyond them is the row `rest`."""
-    known = shapes(part, cfg)
+def _part(name: str, part: Any, kinds: list[tuple[ModelConfig, int]], about: str) -> list[Row]:
+    """A part of all blocks and, one deeper, its parameters; FLOPs beyond theirs have rows of their own."""
+    known = [shapes(part, layer) for layer, _ in kinds]
+    joins = ("join1.", "join2.") if name == "joins" else ("",)
+    count = sum(blocks for _, blocks in kinds)
     leaves = [
-        _row(leaf, 2, count, shape, math.prod(shape), float(matmul_flops(shape))) for leaf, shape in known.items()
+        _row(f"{join}{leaf}", 2, count, count * math.prod(shape), float(count * matmul_flops(shape)), shape)
+        for join in joins
+        for leaf, shape in known[0].items()
+        if all(other == known[0] for other in known)
     ]
-    beyond = float(part.flops(cfg)) - sum(matmul_flops(shape) for shape in known.values())
-    if leaves and beyond:
-        leaves.append(_row(rest, 2, count, None, 0, beyond))
-    return [_row(name, 1, count, None, int(part.count(cfg)), float(part.flops(cfg))), *leaves]
+    if leaves:
+        for layer, blocks in kinds:
+            beyond = float(part.flops(layer)) - sum(matmul_flops(shape) for shape in known[0].values())
+            if beyond:
+                leaves.append(_row(_rest(part, layer, blocks, len(kinds)), 2, blocks, 0, blocks * beyond))
+    parameters = sum(blocks * len(joins) * int(part.count(layer)) for layer, blocks in kinds)
+    flops = sum(blocks * len(joins) * float(part.flops(layer)) for layer, blocks in kinds)
+    return [_row(name, 1, count, parameters, flops, about=about), *leaves]
 
 
-def _row(name: str, depth: int, times: int, shape: tuple[int, ...] | None, parameters: int, flops: float) -> Row:
-    """A row of the tree; counts are given for one occurrence (for `blocks`: already for all)."""
-    repeats = times if depth else 1
-    return {
-        "name": name,
-        "depth": depth,
-        "times": times,
-        "shape": shape,
-        "parameters": repeats * parameters,
-        "flops": repeats * flops,
-    }
+def _rest(part: Any, layer: ModelConfig, blocks: int, kinds: int) -> str:
+    """What FLOPs beyond the matrices' are for, and in which blocks."""
+    if not issubclass(part, Attention):
+        return "other"
+    seen = "causal" if layer.window is None else f"window {layer.window}"
+    return f"scores and values, {seen}" + (f", {blocks} blocks" if kinds > 1 else "")
+
+
+def _row(
+    name: str,
+    depth: int,
+    times: int,
+    parameters: int,
+    flops: float,
+    shape: tuple[int, ...] | None = None,
+    about: str | None = None,
+) -> Row:
+    """A row of the tree; parameters and FLOPs are those of all occurrences."""
+    counts = {"parameters": parameters, "flops": flops}
+    return {"name": name, "depth": depth, "times": times, "shape": shape, "about": about, **counts}
 
 
 def _with_vocabulary(cfg: ModelConfig) -> tuple[ModelConfig, list[str]]:

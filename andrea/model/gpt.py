@@ -1,5 +1,8 @@
 """The language model: token table, positions, blocks, norms where the placement has them, a head.
 
+Under autocast the residual stream is float32 in every variant, for tables and joins are; only where a branch replaces
+it (`residual: off`) it is what the branch put out. Logits are float32 from the head on.
+
 Shapes: B sequences, T positions, C = d_model, V = vocab_size.
 """
 
@@ -13,6 +16,7 @@ from torch.nn import functional as F
 from andrea.model.accounting import vocabulary
 from andrea.model.config import ModelConfig, variant
 from andrea.model.inits import initialise, output_scale
+from andrea.model.layers.attention import at_least_float32
 
 
 class GPT(nn.Module):
@@ -75,14 +79,12 @@ class GPT(nn.Module):
         x_BTC = self.final_norm(x_BTC)
         if self.output_scale != 1:
             x_BTC = x_BTC * self.output_scale
-        logits_BTV: Tensor = self.head(x_BTC)
+        logits_BTV = at_least_float32(self.head(x_BTC))
         cap = self.config.logit_softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
     def _loss(self, logits_BTV: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy; the z-loss acts on the training's gradient alone, so that losses stay comparable."""
-        # Half precision is too coarse for the loss; float64 (gradient checks) stays what it is.
-        logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
         if self.config.z_loss and self.training:
             penalty = self.config.z_loss * logits_BTV.logsumexp(-1).square() * (targets >= 0)

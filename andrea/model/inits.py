@@ -80,6 +80,21 @@ class ZeroOut(Init):
     al. 2019, Fixup; µP's advice)."""
 
     @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        """Where the gradient would be 0 for ever."""
+        if cfg.residual == "rezero":
+            return (
+                "with residual rezero too, each of the two keeps the other's gradient at 0 and no block ever learns: "
+                "choose another init or another residual"
+            )
+        if cfg.residual == "off":
+            return (
+                "without a residual every block puts out 0 whatever it reads, and none ever learns: "
+                "choose another init, or residual on"
+            )
+        return None
+
+    @classmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
         return 0.0 if name.endswith(RESIDUAL) else cfg.init_std
 
@@ -90,6 +105,16 @@ class MuP(Init):
     D and not √D, and what the head reads by w. Tables, vectors and the head keep scale and rate."""
 
     reads = ("mup_base",)
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        """What would grow with the width all the same."""
+        if cfg.embedding_scale == "sqrt_d":
+            return (
+                "embedding_scale sqrt_d grows with the width, and rates found at one width would not hold at another: "
+                "give a number"
+            )
+        return None
 
     @classmethod
     def width(cls, cfg: ModelConfig) -> float:

@@ -94,42 +94,41 @@ class Silu(Mlp):
         return nn.SiLU()
 
 
-class SwiGLU(Mlp):
-    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+class Gated(Mlp):
+    """f(gate(x)) * up(x) inside."""
 
     gated = True
     kept = 4
+
+
+class SwiGLU(Gated):
+    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+
     activation = Silu.activation
 
 
-class GEGLU(Mlp):
+class GEGLU(Gated):
     """gelu(gate(x)) * up(x) (Shazeer 2020)."""
 
-    gated = True
-    kept = 4
     activation = Gelu.activation
 
 
-class GEGLUTanh(Mlp):
+class GEGLUTanh(Gated):
     """GEGLU with the tanh form of GELU (Gemma)."""
 
-    gated = True
-    kept = 4
     activation = GeluTanh.activation
 
 
-class ReGLU(Mlp):
+class ReGLU(Gated):
     """relu(gate(x)) * up(x) (Shazeer 2020)."""
 
-    gated = True
     kept = 3
     activation = Relu.activation
 
 
-class Bilinear(Mlp):
+class Bilinear(Gated):
     """gate(x) * up(x), no nonlinearity besides the product (Shazeer 2020)."""
 
-    gated = True
     kept = 3
 
     @classmethod
@@ -139,10 +138,9 @@ class Bilinear(Mlp):
         return nn.Identity()
 
 
-class GLU(Mlp):
+class GLU(Gated):
     """σ(gate(x)) * up(x) (Dauphin et al. 2017)."""
 
-    gated = True
     kept = 3
 
     @classmethod

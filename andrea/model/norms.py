@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
-from andrea.model.variants import Shapes, Variant
+from andrea.model.variants import Shapes, Variant, users_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,8 +16,8 @@ class LayerNorm(Variant):
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
-        alone = cfg.norm_bias and not cfg.norm_affine
-        return "norm_bias comes with norm_affine; set both, or leave it out" if alone else None
+        alone = cfg.norm_bias is not None and not cfg.norm_affine
+        return "norm_bias is read with norm_affine only: set that, or leave norm_bias out" if alone else None
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
@@ -55,8 +55,31 @@ class RMSNorm(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Its input and one inverse root."""
-        return float(cfg.d_model + 1)
+        """Its input and one inverse root; for the gain's gradient also what the gain multiplies."""
+        return float((2 if cfg.norm_affine else 1) * cfg.d_model + 1)
+
+
+class RMSNorm1p(RMSNorm):
+    """RMSNorm whose gain is 1 + offset (Gemma): weight decay, where there is any, pulls it to 1 and not to 0."""
+
+    @classmethod
+    def refuse(cls, cfg: ModelConfig) -> str | None:
+        return None if cfg.norm_affine else "without a gain it is rmsnorm: choose that, or leave norm_affine out"
+
+    @classmethod
+    def build(cls, cfg: ModelConfig) -> "nn.Module":
+        from andrea.model.layers.norms import OffsetRMSNorm
+
+        return OffsetRMSNorm(cfg)
+
+    @classmethod
+    def shapes(cls, cfg: ModelConfig) -> Shapes:
+        return {"offset": (cfg.d_model,)}
+
+    @classmethod
+    def shared(cls, cfg: ModelConfig) -> float:
+        """The gain, 1 + offset."""
+        return float(cfg.d_model)
 
 
 class DyT(Variant):
@@ -78,19 +101,27 @@ class DyT(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Its input and the tanh."""
-        return float(2 * cfg.d_model)
+        """Its input and the tanh; without a gain the tanh is its output, which whoever reads it keeps."""
+        return float((2 if cfg.norm_affine else 1) * cfg.d_model)
 
 
 class Identity(Variant):
     """No normalization where there would be one: the stream as it is."""
 
+    normalizes = False
+    """A norm that is one does not say so."""
+
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
-        if cfg.qk_norm != "none":
-            return f"qk_norm {cfg.qk_norm} would normalize nothing; choose another norm, or leave qk_norm out"
-        if cfg.embedding_norm:
-            return "embedding_norm would normalize nothing; choose another norm, or leave it out"
+        asked = {"qk_norm": cfg.qk_norm != "none", "embedding_norm": cfg.embedding_norm, "final_norm": cfg.final_norm}
+        if names := [name for name, there in asked.items() if there]:
+            return f"{' and '.join(names)} would normalize nothing: choose another norm, or leave this out"
+        placed = cfg.norm_placement in ("pre", "parallel") or users_own(variant("norm_placement", cfg.norm_placement))
+        if not placed:
+            return (
+                f"there is no norm for norm_placement {cfg.norm_placement} to place: leave norm_placement at pre "
+                "(or parallel), or choose another norm"
+            )
         return None
 
     @classmethod

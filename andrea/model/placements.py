@@ -3,11 +3,10 @@
 x is the residual stream, f a sublayer; `+` stands for the join that `model.residual` names.
 """
 
-import math
 from typing import TYPE_CHECKING
 
 from andrea.model.config import ModelConfig, variant
-from andrea.model.variants import Shapes, Variant, activations, shapes
+from andrea.model.variants import Shapes, Variant, activations, shapes, shared
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,6 +45,10 @@ class Placement(Variant):
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
         return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
+
+    @classmethod
+    def shared(cls, cfg: ModelConfig) -> float:
+        return len(cls.sites) * shared(variant("norm", cfg.norm), cfg)
 
     @classmethod
     def gain(cls, cfg: ModelConfig, name: str) -> float:
@@ -91,7 +94,7 @@ class DeepNorm(Placement):
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
         if cfg.residual != "on":
-            return f"it scales the residual itself, so residual {cfg.residual} contradicts it: choose residual on"
+            return f"it scales the residual itself, which residual {cfg.residual} contradicts: choose residual on"
         return None
 
     @classmethod
@@ -108,14 +111,19 @@ class DeepNorm(Placement):
 class Parallel(Placement):
     """x + attention(norm(x)) + mlp(norm(x)), one norm for both (GPT-J; PaLM)."""
 
-    sites = ("norm1",)
+    sites: tuple[str, ...] = ("norm1",)
     block = "ParallelBlock"
 
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """One tensor less than others: attention and MLP (with two norms: these) read the same one."""
+        return super().activations(cfg) - cfg.d_model
 
-class ParallelTwo(Placement):
+
+class ParallelTwo(Parallel):
     """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
 
-    block = "ParallelBlock"
+    sites = ("norm1", "norm2")
 
 
 class NoNorm(Placement):
@@ -124,8 +132,3 @@ class NoNorm(Placement):
     final_norm = False
     sites = ()
     block = "NoNormBlock"
-
-
-def depth_scale(cfg: ModelConfig) -> float:
-    """1/√(2L): with it the sum of 2L branches has the variance of one (Radford et al. 2019)."""
-    return 1 / math.sqrt(2 * cfg.n_layer)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class Positions(Variant):
     """Nothing, unless a variant says more."""
 
+    relative = False
+    """Whether it is worked into the scores inside attention, and tells nothing where there is one position."""
+
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
         return None
@@ -67,17 +70,20 @@ class Sinusoidal(Positions):
 class Rope(Positions):
     """Queries and keys rotated by an angle that grows with the position (Su et al. 2021), halves paired as in NeoX."""
 
+    relative = True
     reads = ("rope_base", "rope_fraction")
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
         rotated = cfg.rope_dim
-        if rotated >= 2 and rotated % 2 == 0:
-            return None
-        return (
-            f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn in pairs: "
-            "change n_head, head_dim or rope_fraction so that the number is even"
-        )
+        if rotated < 2 or rotated % 2:
+            return (
+                f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn in pairs: "
+                "change n_head, head_dim or rope_fraction so that the number is even"
+            )
+        if rotated == 2 and cfg.rope_base != type(cfg).model_fields["rope_base"].default:
+            return "2 dimensions of a head turn at one rate, whatever rope_base is: rotate more, or leave it out"
+        return None
 
     @classmethod
     def inside(cls, cfg: ModelConfig) -> "nn.Module":
@@ -85,15 +91,28 @@ class Rope(Positions):
 
         return Rotary(cfg)
 
+    @classmethod
+    def activations(cls, cfg: ModelConfig) -> float:
+        """Rotated queries and keys; partly rotated ones are laid out head by head, which copies attention's output."""
+        heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
+        return float(heads + keys + (heads if cfg.rope_dim < cfg.d_head else 0))
+
 
 class Alibi(Positions):
     """Scores lowered in proportion to the distance, by a slope of every head (Press et al. 2022)."""
+
+    relative = True
 
     @classmethod
     def inside(cls, cfg: ModelConfig) -> "nn.Module":
         from andrea.model.layers.positions import LinearBias
 
         return LinearBias(cfg)
+
+    @classmethod
+    def shared(cls, cfg: ModelConfig) -> float:
+        """One number per head and pair of positions."""
+        return float(cfg.n_head * cfg.context**2)
 
 
 class NoPositions(Positions):

@@ -81,6 +81,11 @@ class Variant(ABC):
         """Elements per token that autograd keeps for the backward pass: here, the output of every matrix."""
         return float(sum(shape[0] for shape in cls.shapes(cfg).values() if len(shape) == 2))
 
+    @classmethod
+    def shared(cls, cfg: ModelConfig) -> float:
+        """Elements that autograd keeps once, however many sequences there are; a boolean is a quarter of one."""
+        return 0.0
+
 
 def shapes(part: Any, cfg: ModelConfig) -> Shapes:
     """Shapes of a part; none for a user's class that says only how many parameters it has."""
@@ -90,6 +95,11 @@ def shapes(part: Any, cfg: ModelConfig) -> Shapes:
 def activations(part: Any, cfg: ModelConfig) -> float:
     """Elements per token that a part keeps; a user's class that does not say is taken to keep its input."""
     return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
+
+
+def shared(part: Any, cfg: ModelConfig) -> float:
+    """Elements that a part keeps once for all sequences; none if a user's class does not say."""
+    return float(part.shared(cfg)) if hasattr(part, "shared") else 0.0
 
 
 def matmul_flops(shape: tuple[int, ...]) -> int:

@@ -93,7 +93,7 @@ def _decide(desk: Desk) -> Decision:
         return Decision("done", 0, note="a tuning run of the baseline failed at every try")
     found = tuning.points(study.arms, desk.ledger.runs, desk.results)
     tuned = {arm: points for arm, points in found.items() if arm not in untuned}
-    return next_step(tuned, study.protocol, baseline=study.baseline)
+    return next_step(tuned, study.protocol, baseline=study.baseline, centers=study.centers)
 
 
 def _replicates(study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int) -> list[Run]:

@@ -4,6 +4,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import frozen
 from andrea.study.ablation import Ablation
-from andrea.study.matching import require_match
+from andrea.study.matching import Sized, matched
 from andrea.study.plans import ArmPlan, Plan, Request
 from andrea.study.sweep import Sweep
 
@@ -43,7 +44,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     Raises:
         UserError: unknown or refused settings (all of them), a variant that cannot be built and run, bad budgets, a
-            text that does not do, two arms that are one, arms that differ in size by more than the question allows.
+            text that does not do, two arms that are one, arms that cannot be matched as the question asks.
         StudyError: the disk refused the prepared data.
     """
     spec = _overridden(request)
@@ -54,10 +55,10 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     def settle(prepared: Prepared) -> None:
         """All that can be refused only now: a text that is refused gets no place in the cache."""
-        arms.update({arm: _arm(_label(spec, arm), config, prepared) for arm, config in asked.items()})
+        configs = {arm: _settled(config, prepared) for arm, config in asked.items()}
+        sizes = _matched(spec, configs) if isinstance(spec, Ablation) else {}
+        arms.update({arm: _arm(_label(spec, arm), asked[arm], configs[arm], sizes.get(arm)) for arm in asked})
         _require_different(arms, prepared.fingerprint)
-        if isinstance(spec, Ablation) and spec.match.on == "params":
-            require_match({k: arm.parameters for k, arm in arms.items()}, spec.baseline, spec.match.tolerance)
 
     data, say = next(iter(asked.values())).data, progress or (lambda line: None)
     prepared = _prepare(data, store, say, settle)
@@ -165,13 +166,36 @@ def _prepare(
     return prepare(data, root, note, check)
 
 
-def _arm(label: str, asked: RunConfig, prepared: Prepared) -> ArmPlan:
+def _settled(asked: RunConfig, prepared: Prepared) -> RunConfig:
     from andrea.data.batches import require_batches
-    from andrea.model.accounting import flops_per_token, parameters
 
     require_batches(prepared, asked.train.batch_size, asked.model.context)
-    config = frozen.settle(asked, prepared.folder)
-    return ArmPlan(label, asked, config, parameters(config.model), flops_per_token(config.model).total)
+    return frozen.settle(asked, prepared.folder)
+
+
+def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Sized]:
+    """The arms' models as they are compared; what is solved for is rehearsed like what was asked."""
+    from andrea.training.memory import require_memory
+    from andrea.training.rehearsal import rehearse
+
+    models = {arm: config.model for arm, config in configs.items()}
+    sizes = matched(models, spec.baseline, spec.match, {arm: spec.arms[arm].set for arm in spec.arms})
+    for arm, sized in sizes.items():
+        if sized.solved is not None:
+            where = f"arm {arm} with {sized.solved.setting} {sized.solved.became} (solved for by match)"
+            require_memory(configs[arm].model_copy(update={"model": sized.model}), f"{where}: ")
+            rehearse(sized.model, where)
+    return sizes
+
+
+def _arm(label: str, asked: RunConfig, config: RunConfig, sized: Sized | None) -> ArmPlan:
+    from andrea.model.accounting import flops_per_token, parameters
+
+    model = sized.model if sized else config.model
+    config = config.model_copy(update={"model": model})
+    counts, flops = parameters(model), flops_per_token(model).total
+    deviation, solved = (sized.deviation, sized.solved) if sized else ({}, None)
+    return ArmPlan(label, asked, config, counts, flops, deviation, solved)
 
 
 def _variants(spec: Ablation | Sweep) -> tuple[Path, str] | None:
@@ -194,6 +218,11 @@ def _digest(spec: Ablation | Sweep, asked: Mapping[str, RunConfig], fingerprint:
     for config in configs:
         del config["train"]["lr"]  # it is tuned
     arms = {arm: {"label": spec.label(arm), **config} for arm, config in zip(asked, configs, strict=True)}
+    for arm, center in spec.centers.items():
+        arms[arm]["center"] = center
+    told = {key: value for key, value in told.items() if key != "factors"} | (
+        {"levels": spec.levels} if spec.levels else {}
+    )
     return digest({"kind": "ablation", **told, "arms": arms})
 
 
@@ -238,6 +267,8 @@ def _write(plan: Plan, path: Path) -> None:
                 "asked": arm.asked.model_dump(mode="json"),
                 "parameters": arm.parameters,
                 "flops_per_token": arm.flops_per_token,
+                "deviation": arm.deviation,
+                "solved": asdict(arm.solved) if arm.solved else None,
             }
             for name, arm in plan.arms.items()
         },

@@ -10,6 +10,7 @@ from andrea.config import RunConfig, build, merge
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.study.arms import Arm
 from andrea.study.events import Run
 from andrea.study.executors import Job, load_variants
 from andrea.study.sweep import Sweep
@@ -52,6 +53,18 @@ class FrozenStudy:
     def protocol(self) -> Protocol:
         """The frozen rules of an ablation."""
         return self._asked(Protocol, "protocol", self.asked.get("protocol"))
+
+    @cached_property
+    def centers(self) -> dict[str, float]:
+        """Learning rate in the middle of the grid of every arm that was given its own."""
+        arms = {name: self._asked(Arm, "arm", told) for name, told in (self.asked.get("arms") or {}).items()}
+        return {name: arm.center for name, arm in arms.items() if arm.center is not None}
+
+    @cached_property
+    def levels(self) -> dict[str, list[str]] | None:
+        """Levels by factor of a factorial design; None of any other."""
+        factors = self.asked.get("factors")
+        return {factor: list(levels) for factor, levels in factors.items()} if factors else None
 
     @cached_property
     def sweep(self) -> Sweep:

@@ -7,6 +7,7 @@ from typing import Any
 from andrea.store.versions import installed
 from andrea.study.events import Run
 from andrea.study.frozen import FrozenStudy
+from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge, summarise
 from andrea.verdict.records import METHOD, ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
@@ -24,8 +25,11 @@ def verdicts(
     others = [data for arm, data in arms.items() if arm != study.baseline]
     judged = judge(study.protocol, baseline, others)
     seeds = [replication_seed(i) for i in range(study.protocol.seeds)]
+    design = study.levels
+    found = effects(study.protocol, design, baseline.name, arms) if design else []
     return {
         "verdicts": [verdict.to_dict() for verdict in judged],
+        **({"effects": [effect.to_dict() for effect in found]} if design else {}),
         "baseline": summarise(baseline, seeds).to_dict(),
         "method": METHOD,
         "versions": _versions(),

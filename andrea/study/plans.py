@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from andrea.config import RunConfig, merge
+from andrea.model.fit import Quantity
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import estimate, frozen
 from andrea.study.ablation import Ablation
-from andrea.study.matching import differences
+from andrea.study.matching import Match, Solved, differences
 from andrea.study.sweep import Sweep
 from andrea.verdict.rates import grid
 from andrea.verdict.seeds import tuning_seed
@@ -46,6 +47,10 @@ class ArmPlan:
     """By group."""
     flops_per_token: float
     """Forward and backward."""
+    deviation: Mapping[Quantity, float]
+    """Of `params` and `flops` from the baseline's, as a share of it; of a sweep none."""
+    solved: Solved | None
+    """The setting that was solved for, if one was: `config` has it, `asked` does not."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,16 @@ class Plan:
     def protocol(self) -> Any:
         """The rules of an ablation (`Protocol`); of a sweep the sweep itself."""
         return self.spec.protocol if isinstance(self.spec, Ablation) else self.spec
+
+    @property
+    def match(self) -> Match | None:
+        """What the arms of an ablation have in common."""
+        return self.spec.match if isinstance(self.spec, Ablation) else None
+
+    @property
+    def centers(self) -> dict[str, float]:
+        """Learning rate in the middle of the grid of every arm that has its own."""
+        return self.spec.centers if isinstance(self.spec, Ablation) else {}
 
     @property
     def folder_name(self) -> str:
@@ -155,7 +170,7 @@ class Plan:
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
         for name, arm in self.arms.items():
-            for lr in grid(self.spec.protocol.trials, self.spec.protocol.center):
+            for lr in grid(self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}
                 config = RunConfig.model_validate(merge(arm.config.model_dump(mode="json"), own))
                 ids.add((name, frozen.identify(config, self.prepared.fingerprint, platform)[1]))

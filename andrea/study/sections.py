@@ -30,6 +30,12 @@ class Sections(Frozen):
     REFUSED: ClassVar[Mapping[str, str]] = {"seed": SEED, "data.eval_part": PART}
     """Dotted settings that neither sections nor the command line may set, and why."""
 
+    NAMED: ClassVar[Mapping[str | int, int]] = {}
+    """How many parts of a place in the file name it in a message, by the first of them; 2 where nothing is said."""
+
+    WORDS: ClassVar[frozenset[str]] = frozenset({"match"})
+    """Sections that one word may stand for (`match: params`)."""
+
     question: str = Field(min_length=1)
     """What is asked, in a sentence."""
     preset: str | None = None
@@ -131,7 +137,8 @@ class Sections(Frozen):
                 source.fault(where, message)
             for blamed, loc, message in spec.config_faults():
                 here = loc if source.has(loc[:1]) else ("preset",)
-                source.fault(blamed or here, f"{'.'.join(map(str, blamed[:2]))}: {message}" if blamed else message)
+                named = ".".join(map(str, blamed[: cls.NAMED.get(blamed[0], 2)])) if blamed else ""
+                source.fault(blamed or here, f"{named}: {message}" if named else message)
         source.raise_faults()
         assert spec is not None, "what does not fit has noted a fault"
         return spec.at(path)
@@ -158,8 +165,10 @@ class Sections(Frozen):
         sections = [name for name, field in type(self).model_fields.items() if name in self._sections()]
         if key in self.REFUSED:
             return self.REFUSED[key]
-        if head not in sections or "." not in key:
+        if head not in sections:
             return f"unknown; {nearest(head, sections)}"
+        if "." not in key and key not in self.WORDS:
+            return f"a section; set one of its settings, {key}.NAME"
         return None
 
     def _sections(self) -> tuple[str, ...]:

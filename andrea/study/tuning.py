@@ -83,7 +83,7 @@ def choices(
             if any(run["run_id"] not in results for run in tried):
                 why = "a tuning run failed at every try"
             told: dict[str, Any] = {"lr": None, "method": None, "note": why, "edge": None, "fit": None}
-            told |= {"grid": decision.grid, "hardly_tuned": False}
+            told |= {"grid": decision.grids.get(arm, []), "hardly_tuned": False}
         else:
             told = choice.to_dict()
         told |= {"regret": regret.get(arm), "untrainable": arm in decision.untrainable}

@@ -28,12 +28,15 @@ from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
+from andrea.training.config import READS, UNFLOORED, TrainConfig
 from andrea.training.memory import device_of, require_memory
 
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
 """Settings of `train` that change bits but not the experiment."""
 NEUTRAL: dict[str, Any] = {
     "train.kernels": "torch",
+    "train.optimizer": "adamw",
+    "train.decay": 0.2,
     "model.norm_bias": None,
     "model.dyt_alpha": 0.5,
     "model.embedding_norm": False,
@@ -153,8 +156,9 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
     train["tokens"] = steps * schedule.batch_tokens(cfg)
     train["warmup"] = schedule.warmup_steps(steps, cfg.train)
     train |= {name: min(train[name], steps) for name in ("evals", "logs", "diagnostics")}
-    if cfg.train.schedule == "constant":
-        train["final_lr"] = type(cfg.train).model_fields["final_lr"].default
+    train |= _unread(cfg.train)
+    if cfg.train.schedule == "wsd":
+        train["decay"] = schedule.decay_steps(steps, cfg.train)
     apart = {"init_seed": seeds.init, "dropout_seed": seeds.dropout}
     return _without_neutral(
         {
@@ -165,6 +169,14 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
             **{name: seed for name, seed in apart.items() if seed != seeds.data},
         }
     )
+
+
+def _unread(train: TrainConfig) -> dict[str, Any]:
+    """Settings that this optimizer and this schedule do not read, at their defaults."""
+    unread = frozenset().union(*READS.values()) - READS[train.optimizer]
+    unread |= {"final_lr"} if train.schedule in UNFLOORED else set()
+    unread |= {"decay"} if train.schedule != "wsd" else set()
+    return {name: TrainConfig.model_fields[name].default for name in unread}
 
 
 def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The training step: forward, backward over micro-batches, clipping, AdamW, and sums that stay on the device.
+"""The training step: forward, backward over micro-batches, clipping, optimizer, and sums that stay on the device.
 
 Step k is a function of the state after step k - 1, the configuration and k alone: batch, learning rate and dropout's
 random stream are all drawn from (seeds, k). That is why a resumed run continues exactly.
@@ -19,6 +19,7 @@ from andrea.config import RunConfig
 from andrea.data.batches import batch
 from andrea.data.prepared import Prepared
 from andrea.model.gpt import build_model
+from andrea.model.inits import lr_scales
 from andrea.training import schedule
 from andrea.training.optim import clip, make_optimizer, set_lr
 
@@ -40,7 +41,7 @@ class Trainer:
         self.model = build_model(cfg.model, cfg.seeds.init)
         self.model.to(self.device).train()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(self.model, cfg.train)
+        self.optimizer = make_optimizer(self.model, cfg.train, lr_scales(self.model, cfg.model))
         # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics use.
         self.forward: Any = torch.compile(self.model) if cfg.train.compile == "on" else self.model
         self._loss_sum, self._norm_sum, self._tail_sum, self._norm = (

@@ -7,7 +7,9 @@ import torch
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
-from andrea.model.accounting import memory
+from andrea.model.accounting import memory, parameters, total
+from andrea.model.config import ModelConfig
+from andrea.training.config import TrainConfig
 
 STAND_IN = 256
 """Vocabulary while the tokenizer's is not known."""
@@ -35,7 +37,7 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and on_gpu)
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
-    needed = memory(model, rows, "bfloat16" if half else "float32")
+    needed = memory(model, rows, "bfloat16" if half else "float32", moments(model, train))
     there = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
     if (total := sum(needed.values())) > there:
         rows_matter = total - needed["activations"] < there and rows > 1
@@ -44,6 +46,22 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
             f"{'GPU' if on_gpu else 'machine'} has {_size(there)}: "
             + ("lower train.micro_batch" if rows_matter else "make the model smaller")
         )
+
+
+def moments(model: ModelConfig, train: TrainConfig) -> int:
+    """Numbers that the optimizer keeps between steps."""
+    every = total(model)
+    if train.optimizer == "muon":
+        return 2 * every - _block_matrices(model)
+    each = {"adamw": 2, "lion": 1, "sgd": int(train.beta1 > 0)}
+    return each[train.optimizer] * every
+
+
+def _block_matrices(model: ModelConfig) -> int:
+    """Elements of the matrices inside the blocks: attention and MLP without biases and QK-norms."""
+    bare = dict.fromkeys(("attn_bias", "proj_bias", "mlp_bias"), False)
+    groups = parameters(model.model_copy(update={**bare, "qk_norm": "none"}))
+    return groups["attention"] + groups["mlp"]
 
 
 def installed() -> int:

@@ -69,7 +69,10 @@ def _parameters(model: GPT) -> dict[str, int]:
     groups: dict[str, list[torch.nn.Module]] = {
         "token_embedding": [model.token_embedding],
         "position_embedding": [] if model.position_embedding is None else [model.position_embedding],
-        **{group: [block.get_submodule(n) for block in blocks for n in names] for group, names in inside.items()},
+        **{
+            group: [block.get_submodule(name) for block in blocks for name in names if hasattr(block, name)]
+            for group, names in inside.items()
+        },
         "head": [model.head],
     }
     made = {name: sum(p.numel() for m in modules for p in m.parameters()) for name, modules in groups.items()}

@@ -33,21 +33,34 @@ def warmup_steps(steps: int, cfg: TrainConfig) -> int:
     return min(round(cfg.warmup * steps), steps - 1)
 
 
+def decay_steps(steps: int, cfg: TrainConfig) -> int:
+    """Steps over which the rate falls to the floor: all after the peak, of `wsd` the last ones.
+
+    The last warmup step is the peak already; without a warmup the first step is.
+    """
+    after_peak = steps - 1 - max(warmup_steps(steps, cfg) - 1, 0)
+    return max(1, min(round(cfg.decay * steps), after_peak)) if cfg.schedule == "wsd" else after_peak
+
+
 def lr(step: int, steps: int, cfg: TrainConfig) -> float:
     """Learning rate of a step, 0 ≤ step < steps.
 
-    A linear warmup whose first step is already above zero, then the schedule's shape, whose last step runs exactly at
-    the floor. A run of one step runs at the peak.
+    A linear warmup whose first step is already above zero, then the schedule's shape. Where that has a floor, the last
+    step runs exactly at it. A run of one step runs at the peak.
     """
     warmup = warmup_steps(steps, cfg)
     if step < warmup:
         return cfg.lr * ((step + 1) / warmup)
     if cfg.schedule == "constant" or steps == 1:
         return cfg.lr
-    # The last warmup step is the peak already; without a warmup the first step is.
-    start = max(warmup - 1, 0)
-    progress = (step - start) / (steps - 1 - start)
-    remaining = 1 - progress if cfg.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    if cfg.schedule == "inverse_sqrt":
+        return cfg.lr * math.sqrt(max(warmup, 1) / (step + 1))
+    falling = decay_steps(steps, cfg)
+    start = steps - 1 - falling
+    if step < start:
+        return cfg.lr
+    progress = (step - start) / falling
+    remaining = 0.5 * (1 + math.cos(math.pi * progress)) if cfg.schedule == "cosine" else 1 - progress
     floor = cfg.lr * cfg.final_lr
     return floor + (cfg.lr - floor) * remaining
 

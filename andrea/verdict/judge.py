@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from andrea.errors import UserError
-from andrea.verdict import paired
+from andrea.verdict import paired, rule
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, ArmSummary, Controls, Difference, Verdict, Word
 from andrea.verdict.seeds import replication_seed
@@ -38,9 +38,7 @@ def judge(
     Raises:
         UserError: fewer than two seeds, or names that are not distinct.
     """
-    planned = [replication_seed(i) for i in range(protocol.seeds)] if seeds is None else sorted(set(seeds))
-    if len(planned) < 2:
-        raise UserError("a verdict needs at least 2 seeds: without a second pair there is no noise to judge by")
+    planned = planned_seeds(protocol, seeds)
     names = [baseline.name, *(arm.name for arm in arms)]
     if len(set(names)) < len(names):
         raise UserError(f"arms must have distinct names, not {', '.join(names)}")
@@ -48,14 +46,21 @@ def judge(
     frames = [_frame(protocol, baseline, arm, planned, level, len(arms)) for arm in arms]
     early = [_early(frame, baseline, arm, planned, controls) for frame, arm in zip(frames, arms, strict=True)]
     tested = [frame if done else _test(frame) for done, frame in zip(early, frames, strict=True)]
-    # Arms that could not be tested still count: dropping them would make the others' tests easier.
-    raw = paired.holm([1.0 if frame.p is None else frame.p for frame in tested])
-    guarded = paired.holm([1.0 if frame.p_regret is None else frame.p_regret for frame in tested])
-    adjusted = [
-        replace(frame, p_holm=p_holm, p_holm_regret=p_holm_regret)
-        for frame, p_holm, p_holm_regret in zip(tested, raw, guarded, strict=True)
-    ]
+    holm = rule.adjusted([frame.p for frame in tested], [frame.p_regret for frame in tested])
+    adjusted = [replace(frame, **values) for frame, values in zip(tested, holm, strict=True)]
     return [done or _late(frame, level) for done, frame in zip(early, adjusted, strict=True)]
+
+
+def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> list[int]:
+    """The seeds to judge by, ascending: the protocol's, or a block of their own.
+
+    Raises:
+        UserError: fewer than two.
+    """
+    planned = [replication_seed(i) for i in range(protocol.seeds)] if seeds is None else sorted(set(seeds))
+    if len(planned) < 2:
+        raise UserError("a verdict needs at least 2 seeds: without a second pair there is no noise to judge by")
+    return planned
 
 
 def summarise(arm: ArmData, seeds: Sequence[int]) -> ArmSummary:
@@ -86,10 +91,10 @@ def _frame(protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[
     sd = paired.sd_of(values)
     regret = None if arm.regret is None or baseline.regret is None else arm.regret + baseline.regret
     counts, theirs = fates(arm, seeds), fates(baseline, seeds)
-    bad, other = _unstable(counts), _unstable(theirs)
+    bad, other = unstable(counts), unstable(theirs)
     tags = ["exploratory"] if arm.exploratory or baseline.exploratory else []
     if arm.hardly_tuned or baseline.hardly_tuned:
-        tags.append("rate hardly tuned")
+        tags.append(rule.HARDLY)
     if regret is None:
         tags.append("regret unknown")
     return Verdict(
@@ -126,7 +131,8 @@ def _pairs(baseline: ArmData, arm: ArmData, seeds: Sequence[int]) -> list[Differ
     return pairs
 
 
-def _unstable(counts: dict[str, int]) -> int:
+def unstable(counts: dict[str, int]) -> int:
+    """Planned runs that diverged or stalled."""
     return counts["diverged"] + counts["stalled"]
 
 
@@ -136,19 +142,19 @@ def _early(
     """The verdicts that come before any test of means, or None."""
     if controls and controls.failed:
         return _say(frame, "invalid", "control failed", f"control failed: {' and '.join(controls.failed)}")
-    if len(_digests(baseline, seeds) | _digests(arm, seeds)) > 1:
+    if len(digests(baseline, seeds) | digests(arm, seeds)) > 1:
         return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
-    if baseline.untrainable or _unstable(frame.baseline_counts):
+    if baseline.untrainable or unstable(frame.baseline_counts):
         what = (
             "no tuning run of the baseline was good"
             if baseline.untrainable
-            else (f"{_unstable(frame.baseline_counts)} of {len(seeds)} baseline runs diverged or stalled")
+            else (f"{unstable(frame.baseline_counts)} of {len(seeds)} baseline runs diverged or stalled")
         )
         said = f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
         return _say(frame, "invalid", "under-trained", f"{said}, tune at lower rates where they diverged")
     if arm.untrainable:
         return _say(frame, "unstable", "no rate trains", "every tuning run diverged or stalled")
-    if bad := _unstable(frame.counts):
+    if bad := unstable(frame.counts):
         said = f"{bad} of {len(seeds)} runs diverged or stalled, {frame.baseline_counts['good']} baseline runs did not"
         return _say(frame, "unstable", "", f"{said}; the surviving pairs are shown and not tested")
     at_edge = [(data.name, data.edge) for data in (baseline, arm) if data.edge]
@@ -162,61 +168,31 @@ def _early(
     return None
 
 
-def _digests(arm: ArmData, seeds: Sequence[int]) -> set[str | None]:
+def digests(arm: ArmData, seeds: Sequence[int]) -> set[str | None]:
+    """Of the tokens that the good runs were evaluated on."""
     return {run.digest for seed in seeds if (run := arm.runs.get(seed)) and run.good}
 
 
 def _test(frame: Verdict) -> Verdict:
-    """The tests, plain and with the regret set against the effect; an unknown regret counts as none here."""
-    differences = [d.difference for d in frame.differences]
-    regret = frame.regret or 0.0
-    return replace(
-        frame,
-        p=paired.p_value(differences),
-        p_regret=paired.beyond(differences, regret),
-        tost_p=paired.tost(differences, frame.m),
-        tost_p_regret=paired.tost(differences, frame.m - regret),
-    )
+    """The tests, plain and with the regret set against the effect."""
+    return replace(frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret))
 
 
 def _late(frame: Verdict, alpha: float) -> Verdict:
     """The verdicts that rest on the tests."""
-    assert frame.mean is not None and frame.p_holm is not None and frame.p_holm_regret is not None
-    assert frame.tost_p is not None and frame.tost_p_regret is not None
-    each = alpha / frame.arms
-    hardly = "rate hardly tuned" in frame.tags
-    known = frame.regret is not None or hardly
-    # With one or two rates nothing guards the verdict, so it carries its weakness in its name.
-    cause = "rate hardly tuned" if hardly and frame.regret is None else ""
-    real = known and frame.p_holm_regret < alpha
-    if frame.tost_p < each:
-        if not (known and frame.tost_p_regret < each):
-            return _uncertain(frame, "equivalent")
-        cause = ", ".join(part for part in ("small but real" if real else "", cause) if part)
-        return _say(frame, "equivalent", cause, f"the difference is smaller than {frame.m:g} nats either way")
-    if frame.p_holm < alpha:
-        word: Word = "better" if frame.mean < 0 else "worse"
-        if not real:
-            return _uncertain(frame, word)
-        than = "lower" if frame.mean < 0 else "higher"
-        return _say(frame, word, cause, f"the loss is {abs(frame.mean):.4f} nats {than} than the baseline's")
-    return _say(frame, "inconclusive", "", _what_would_tell(frame))
-
-
-def _what_would_tell(frame: Verdict) -> str:
-    if frame.pairs_needed is None:
-        return f"neither a difference nor its absence shows; no sensible number of pairs would see {frame.m:g} nats"
-    if frame.pairs_needed <= frame.n:
-        return f"a difference of {frame.m:g} nats would have shown, its absence does not: the effect is near that size"
-    more = frame.pairs_needed_regret
-    guarded = f" ({more} with the regret subtracted)" if more not in (None, frame.pairs_needed) else ""
-    return f"would need about {frame.pairs_needed} pairs to see {frame.m:g} nats{guarded}; this study has {frame.n}"
-
-
-def _uncertain(frame: Verdict, word: str) -> Verdict:
-    cost = "an unknown loss" if frame.regret is None else f"up to {frame.regret:.4f} nats"
-    said = f"the runs alone say {word}, but the choice of learning rates may have cost {cost}: tune with more trials"
-    return _say(frame, "inconclusive", "rate uncertain", said)
+    assert frame.mean is not None
+    ruling = rule.rule(frame, alpha, frame.arms)
+    if ruling.says == "nothing":
+        told = rule.what_would_tell(frame.m, frame.n, frame.pairs_needed, frame.pairs_needed_regret)
+        return _say(frame, "inconclusive", "", told)
+    if ruling.uncertain:
+        return _say(frame, "inconclusive", "rate uncertain", rule.too_uncertain(frame.regret, ruling.says))
+    if ruling.says == "equivalent":
+        said = f"the difference is smaller than {frame.m:g} nats either way"
+        return _say(frame, "equivalent", ruling.cause, said)
+    than = "lower" if frame.mean < 0 else "higher"
+    said = f"the loss is {abs(frame.mean):.4f} nats {than} than the baseline's"
+    return _say(frame, ruling.says, ruling.cause, said)
 
 
 def _say(frame: Verdict, word: Word, cause: str, reason: str) -> Verdict:

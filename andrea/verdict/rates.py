@@ -77,7 +77,7 @@ class Choice:
     """The parabola of the vertex; for an argmin the one through its window where there is one (it gives the regret)."""
     hardly_tuned: bool
     grid: tuple[float, ...]
-    """The common grid, extensions included."""
+    """The arm's grid, extensions included."""
     window: tuple[Point, ...]
     """Good points between the best grid point's two neighbours: what the choice was made from."""
     reach: tuple[float, float]
@@ -104,7 +104,7 @@ def round3(x: float) -> float:
 
 
 def grid(trials: int, center: float) -> list[float]:
-    """The common grid of a protocol, ascending, half a decade apart.
+    """The grid round a center, ascending, half a decade apart.
 
     `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many evenly spaced
     rates: one, or two half a decade either side, or three a decade apart, or four to six neighbours. An even
@@ -202,7 +202,7 @@ def choose(points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: boo
 
     Args:
         points: every finished tuning run of the arm.
-        rates: the common grid, extensions included.
+        rates: its grid, extensions included.
         hardly_tuned: the protocol has too few trials for midpoints: argmin, whatever the points look like.
 
     Raises:

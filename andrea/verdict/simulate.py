@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from andrea.verdict.design import KINDS, Factors, Kind, cells
+from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Choice, Point
@@ -108,6 +110,16 @@ def simulate(world: World, protocol: Protocol, studies: int, seed: int = 0) -> T
 
 def play(world: World, protocol: Protocol, rng: np.random.Generator, tally: Tally) -> list[Verdict]:
     """One whole study: tuned, replicated on fresh noise, judged, counted."""
+    arms, true_regrets = draw_arms(world, protocol, rng)
+    tally.true_regret += true_regrets
+    tally.regret += [arm.regret for arm in arms if arm.regret is not None and not arm.untrainable]
+    verdicts = judge(protocol, arms[0], arms[1:])
+    tally.count(verdicts, world.effects, protocol.alpha)
+    return verdicts
+
+
+def draw_arms(world: World, protocol: Protocol, rng: np.random.Generator) -> tuple[list[ArmData], list[float]]:
+    """The arms of one study, tuned and replicated, the baseline first; and true regrets, where one was estimated."""
     names = ["baseline", *(f"arm{i}" for i in range(1, len(world.effects) + 1))]
     optima = [math.log10(protocol.center) + rng.uniform(-world.spread, world.spread) for _ in names]
     seen = [optimum + world.wobble * rng.standard_normal() for optimum in optima]
@@ -115,7 +127,7 @@ def play(world: World, protocol: Protocol, rng: np.random.Generator, tally: Tall
     estimated = regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
     seeds = [replication_seed(i) for i in range(protocol.seeds)]
     common = world.shared * rng.standard_normal(len(seeds))
-    arms = []
+    arms, true_regrets = [], []
     for i, (name, optimum) in enumerate(zip(names, optima, strict=True)):
         choice = choices.get(name)
         if choice is None:
@@ -128,14 +140,31 @@ def play(world: World, protocol: Protocol, rng: np.random.Generator, tally: Tall
             here = u + world.wobble * rng.standard_normal()
             loss = level + world.above(here) + luck + world.draw(rng, i)
             runs[seed] = Replicate(loss, stalled=here >= world.cliff)
-        regret = estimated[name]
-        arms.append(ArmData(name, runs, choice.edge, regret, choice.hardly_tuned))
-        if regret is not None:
-            tally.regret.append(regret)
-            tally.true_regret.append(world.above(u))
-    verdicts = judge(protocol, arms[0], arms[1:])
-    tally.count(verdicts, world.effects, protocol.alpha)
-    return verdicts
+        arms.append(ArmData(name, runs, choice.edge, estimated[name], choice.hardly_tuned))
+        if estimated[name] is not None:
+            true_regrets.append(world.above(u))
+    return arms, true_regrets
+
+
+DESIGN: Factors = {"a": ["0", "1"], "b": ["0", "1"]}
+"""Two factors with two levels each: the world's three effects are those of the cells 0+1, 1+0 and 1+1."""
+
+
+def simulate_design(world: World, protocol: Protocol, studies: int, seed: int = 0) -> dict[Kind, tuple[float, float]]:
+    """Play factorial studies of `DESIGN` in a world.
+
+    Returns:
+        By kind of effect, the share of studies in which any of that kind is better, worse or present: by the tests
+        alone, and with the guard of regret.
+    """
+    rng, names = np.random.default_rng(seed), list(cells(DESIGN))
+    alone, guarded = Counter[Kind](), Counter[Kind]()
+    for _ in range(studies):
+        arms, _ = draw_arms(world, protocol, rng)
+        found = effects(protocol, DESIGN, names[0], dict(zip(names, arms, strict=True)))
+        guarded.update({e.contrast.kind for e in found if e.verdict in ("better", "worse", "present")})
+        alone.update({e.contrast.kind for e in found if e.p_holm is not None and e.p_holm < protocol.alpha})
+    return {kind: (alone[kind] / studies, guarded[kind] / studies) for kind in KINDS}
 
 
 def _tune(world: World, protocol: Protocol, rng: np.random.Generator, optima: dict[str, float]) -> dict[str, Choice]:

@@ -4,7 +4,7 @@ The controller calls `next_step` with every finished tuning run, starts the runs
 Nothing is remembered in between, so a killed study decides the same when it is resumed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +13,7 @@ from andrea.verdict.rates import (
     FULL_TRIALS,
     Choice,
     Point,
+    Side,
     best,
     choose,
     edge,
@@ -34,8 +35,8 @@ class Decision:
     """0 for the grid, then one more for every extension, and for the midpoints."""
     rates: dict[str, list[float]] = field(default_factory=dict)
     """Runs of this generation that `arms` has no point of, by arm, ascending; empty when done."""
-    grid: list[float] = field(default_factory=list)
-    """The common grid, extensions included."""
+    grids: dict[str, list[float]] = field(default_factory=dict)
+    """The grid of every arm, extensions included: the same one but for arms with a center of their own."""
     choices: dict[str, Choice] = field(default_factory=dict)
     """When done: the rate of every arm that has one."""
     untrainable: list[str] = field(default_factory=list)
@@ -44,7 +45,13 @@ class Decision:
     """For the log: why this generation."""
 
 
-def next_step(arms: Mapping[str, Sequence[Point]], protocol: Protocol, *, baseline: str | None = None) -> Decision:
+def next_step(
+    arms: Mapping[str, Sequence[Point]],
+    protocol: Protocol,
+    *,
+    baseline: str | None = None,
+    centers: Mapping[str, float] | None = None,
+) -> Decision:
     """Decide the next generation of tuning runs.
 
     Args:
@@ -52,47 +59,56 @@ def next_step(arms: Mapping[str, Sequence[Point]], protocol: Protocol, *, baseli
             runs as `Point(lr, initial_loss, ok=False)`. A run that crashed is no point: its rate is asked for again.
         protocol: the frozen protocol.
         baseline: if named and without a good trial, tuning ends at once: nothing can be compared.
+        centers: middle of the grid of arms that declared their own; the others have the protocol's. Every arm has as
+            many rates, as far apart, and as many extensions.
 
     The grid is extended for every arm that trains, by half a decade at each side where the best of any arm lies
     (both sides in one generation if two arms pull apart), in at most `protocol.extensions` generations. An arm whose
     best is still at an edge gets no midpoints: its verdict is *inconclusive (rate at edge)* already.
     """
-    rates = grid(protocol.trials, protocol.center)
-    missing = _missing(arms, dict.fromkeys(arms, rates))
+    grids = {arm: grid(protocol.trials, (centers or {}).get(arm, protocol.center)) for arm in arms}
+    missing = _missing(arms, grids)
     if missing:
-        return Decision("grid", 0, missing, rates, note=f"{len(rates)} rates common to all arms")
-    untrainable = [arm for arm, points in arms.items() if best(on_grid(points, rates)) is None]
+        count = len(next(iter(grids.values())))
+        note = f"{count} rates per arm" if centers else f"{count} rates common to all arms"
+        return Decision("grid", 0, missing, grids, note=note)
+    untrainable = [arm for arm, points in arms.items() if best(on_grid(points, grids[arm])) is None]
     alive = {arm: points for arm, points in arms.items() if arm not in untrainable}
     if baseline in untrainable:
-        return Decision("done", 0, {}, rates, {}, untrainable, "the baseline has no good trial")
+        return Decision("done", 0, {}, grids, {}, untrainable, "the baseline has no good trial")
     generation = 0
-    while generation < protocol.extensions and (sides := _sides(alive, rates)):
+    while generation < protocol.extensions and (sides := _sides(alive, grids)):
         generation += 1
-        added = [extension(rates, "low")] if "low" in sides else []
-        added += [extension(rates, "high")] if "high" in sides else []
-        rates = sorted([*rates, *added])
-        missing = _missing(alive, dict.fromkeys(alive, added))
+        added = {arm: _beyond(rates, sides) for arm, rates in grids.items()}
+        grids = {arm: sorted([*rates, *added[arm]]) for arm, rates in grids.items()}
+        missing = _missing(alive, {arm: added[arm] for arm in alive})
         if missing:
             note = "; ".join(f"best of {', '.join(who)} at the {side} edge" for side, who in sides.items())
-            return Decision("extension", generation, missing, rates, {}, untrainable, note)
+            return Decision("extension", generation, missing, grids, {}, untrainable, note)
     hardly_tuned = protocol.trials < FULL_TRIALS
     if not hardly_tuned:
-        missing = _missing(alive, {arm: _midpoints(points, rates) for arm, points in alive.items()})
+        missing = _missing(alive, {arm: _midpoints(points, grids[arm]) for arm, points in alive.items()})
         if missing:
             note = "two midpoints round the best of each arm"
-            return Decision("midpoint", generation + 1, missing, rates, {}, untrainable, note)
-    choices = {arm: choose(points, rates, hardly_tuned=hardly_tuned) for arm, points in alive.items()}
-    return Decision("done", generation + 2 - hardly_tuned, {}, rates, choices, untrainable)
+            return Decision("midpoint", generation + 1, missing, grids, {}, untrainable, note)
+    choices = {arm: choose(points, grids[arm], hardly_tuned=hardly_tuned) for arm, points in alive.items()}
+    return Decision("done", generation + 2 - hardly_tuned, {}, grids, choices, untrainable)
 
 
-def _sides(alive: Mapping[str, Sequence[Point]], rates: Sequence[float]) -> dict[str, list[str]]:
+def _sides(alive: Mapping[str, Sequence[Point]], grids: Mapping[str, Sequence[float]]) -> dict[Side, list[str]]:
     """Sides of the grid at which some arm's best lies, with those arms."""
-    sides: dict[str, list[str]] = {}
+    sides: dict[Side, list[str]] = {}
     for arm, points in alive.items():
-        side = edge(points, rates)
+        side = edge(points, grids[arm])
         if side:
             sides.setdefault(side, []).append(arm)
     return sides
+
+
+def _beyond(rates: Sequence[float], sides: Collection[Side]) -> list[float]:
+    """The rates half a decade beyond a grid, low side first."""
+    ends: tuple[Side, ...] = ("low", "high")
+    return [extension(rates, side) for side in ends if side in sides]
 
 
 def _midpoints(points: Sequence[Point], rates: Sequence[float]) -> list[float]:

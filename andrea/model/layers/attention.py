@@ -32,16 +32,18 @@ class SelfAttention(nn.Module):
         normed = Attention.normed(cfg)
         self.q_norm = build_norm(cfg, normed["q_norm"]) if normed else nn.Identity()
         self.k_norm = build_norm(cfg, normed["k_norm"]) if normed else nn.Identity()
-        self.positions = variant("positions", cfg.positions).inside(cfg)
+        positions = variant("positions", cfg.positions)
+        self.positions = positions.inside(cfg) if hasattr(positions, "inside") else None
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         B, T, _ = x_BTC.shape
         q, k, v = self.qkv(x_BTC).split(self.widths, dim=2)
         if self.over_heads:
             q, k = self.q_norm(q), self.k_norm(k)
-        q_BHTD, k_BKTD, v_BKTD = (part.view(B, T, -1, self.d_head).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (part.view(B, T, -1, self.d_head) for part in (q, k, v))
         if not self.over_heads:
-            q_BHTD, k_BKTD = self.q_norm(q_BHTD), self.k_norm(k_BKTD)
+            q, k = self.q_norm(q), self.k_norm(k)
+        q_BHTD, k_BKTD, v_BKTD = (part.transpose(1, 2) for part in (q, k, v))
         if self.positions is not None:
             q_BHTD, k_BKTD = self.positions.rotate(q_BHTD, k_BKTD)
         y_BHTD = self._attend(q_BHTD, k_BKTD, v_BKTD)
@@ -71,22 +73,27 @@ class SelfAttention(nn.Module):
         """Attention whose scores pass through c·tanh(s/c); fused attention has no place for it."""
         assert self.softcap is not None
         scale = 1 / math.sqrt(self.d_head) if self.scale is None else self.scale
-        scores = q_BHTD @ k_BHTD.transpose(2, 3) * scale
+        scores = at_least_float32(q_BHTD @ k_BHTD.transpose(2, 3)) * scale
         scores = self.softcap * torch.tanh(scores / self.softcap)
         if mask is None:
             mask = causal(scores.shape[-1], None, scores.device)
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v_BHTD.dtype)
+        weights = scores.softmax(-1).to(v_BHTD.dtype)
         return F.dropout(weights, self.dropout, self.training) @ v_BHTD
 
     def _mask(self, q_BHTD: Tensor) -> Tensor | None:
         """What fused attention's own causal mask does not say: a window, a bias of distances; None: nothing."""
         T = q_BHTD.shape[2]
         bias: Tensor | None = None if self.positions is None else self.positions.bias(T)
-        if bias is None:
-            return None if self.window is None else causal(T, self.window, q_BHTD.device)
+        if bias is None and self.window is None:
+            return None
         seen = causal(T, self.window, q_BHTD.device)
-        return bias.masked_fill(~seen, -math.inf).to(q_BHTD.dtype)
+        return seen if bias is None else bias.masked_fill(~seen, -math.inf).to(q_BHTD.dtype)[None]
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """For what half precision is too coarse: soft caps and losses. float64 (gradient checks) stays what it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def causal(length: int, window: int | None, device: torch.device) -> Tensor:

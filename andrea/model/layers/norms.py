@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from andrea.model.config import ModelConfig
 
@@ -20,3 +21,15 @@ class DynamicTanh(nn.Module):
         if self.weight is not None:
             y = y * self.weight
         return y if self.bias is None else y + self.bias
+
+
+class OffsetRMSNorm(nn.Module):
+    """`x / rms(x) · (1 + offset)`, offset 0 at the start."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(cfg.d_model))
+        self.eps = cfg.norm_eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.offset.shape, 1 + self.offset, self.eps)

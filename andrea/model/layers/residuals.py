@@ -1,10 +1,11 @@
 """Joins of the residual stream x and a branch f; `scale` is what they do to the branch alone."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from andrea.model.config import ModelConfig
-from andrea.model.placements import depth_scale
 
 
 class Join(nn.Module):
@@ -52,7 +53,7 @@ class ScaledJoin(Join):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.factor = depth_scale(cfg)
+        self.factor = 1 / math.sqrt(2 * cfg.n_layer)
 
     def scale(self, branch: Tensor) -> Tensor:
         return self.factor * branch

@@ -1,0 +1,63 @@
+"""A tokenizer in the files that Hugging Face transformers reads; it gives the same tokens there."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from andrea.data.tokenizers import END
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+
+def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, Any]:
+    """tokenizer.json and tokenizer_config.json.
+
+    One difference: a text that contains the literal `<|endoftext|>` gets that token there.
+
+    Args:
+        description: as `Tokenizer.describe` returns it.
+        context: positions of the model.
+    """
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    if description["kind"] == "byte":
+        return {TOKENIZER: _bytes(), SETTINGS: settings}
+    if description["kind"] == "char":
+        return {TOKENIZER: _characters(description["characters"]), SETTINGS: settings}
+    return {TOKENIZER: description["tokenizer"], SETTINGS: settings | {"eos_token": END}}
+
+
+def _bytes() -> dict[str, Any]:
+    """BPE without merges: every byte is the token of its value."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: byte for byte, symbol in enumerate(_symbols())}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _described(tokenizer)
+
+
+def _symbols() -> list[str]:
+    """The character by which the byte-level alphabet writes each byte: itself where it is visible, else one of those
+    from U+0100 on, in order (GPT-2)."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return [chr(byte if byte in visible else 0x100 + hidden.index(byte)) for byte in range(256)]
+
+
+def _characters(characters: str) -> dict[str, Any]:
+    """A table of single characters; one that is not in it is refused."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return _described(tokenizer)
+
+
+def _described(tokenizer: Any) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(tokenizer.to_str())
+    return described

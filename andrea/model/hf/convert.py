@@ -1,0 +1,89 @@
+"""Models to and from folders of Hugging Face transformers, which itself is not needed for it. No network.
+
+name, notes = export_hf(model, Path("folder")); model = import_hf(Path("folder"))
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from andrea.errors import UserError
+from andrea.model.config import ModelConfig
+from andrea.model.folder import (
+    CONFIG,
+    WEIGHTS,
+    filled,
+    new_folder,
+    read_description,
+    read_tensors,
+    weights,
+    write_tensors,
+    written,
+)
+from andrea.model.gpt import GPT
+from andrea.model.hf.architecture import DROPOUTS, Architecture, read_back, resolved, same
+from andrea.model.hf.registry import Dtype, choose, described, read_config, require
+from andrea.model.hf.tensors import BUFFERS, from_hf, to_hf
+
+
+def export_hf(
+    model: GPT,
+    path: Path,
+    architecture: type[Architecture] | None = None,
+    dtype: Dtype = "float32",
+    end: int | None = None,
+    files: Mapping[str, Any] | None = None,
+) -> tuple[str, list[str]]:
+    """Write a folder that transformers' `from_pretrained` loads; it appears whole or not at all.
+
+    Args:
+        end: the token that ends a text.
+        files: further JSON files by name (a tokenizer).
+
+    Returns:
+        The model type, and what a reader of the folder should know.
+
+    Raises:
+        UserError: no architecture computes this model, or something is at `path` already.
+    """
+    cfg = model.config
+    if architecture is None:
+        architecture = choose(cfg)
+    else:
+        require(architecture, cfg)
+    tensors = to_hf(architecture, cfg, weights(model))
+    with new_folder(path) as folder:
+        written(folder / CONFIG, described(architecture, cfg, dtype, end))
+        write_tensors(folder / WEIGHTS, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()})
+        for name, content in (files or {}).items():
+            written(folder / name, content)
+    return architecture.model_type, _notes(architecture, cfg, dtype)
+
+
+def _notes(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype) -> list[str]:
+    """What is lost, though the folder computes the same."""
+    ours, theirs = resolved(cfg), resolved(read_back(architecture, cfg))
+    lost = [f"{name} {ours[name]:g}" for name in DROPOUTS if not same(ours[name], theirs[name])]
+    notes = [f"{', '.join(lost)}: no place in {architecture.model_type}, matters in training only"] if lost else []
+    if dtype != "float32":
+        notes.append(f"weights are rounded to {dtype}: logits differ, and importing does not give them back")
+    return notes
+
+
+def import_hf(path: Path) -> GPT:
+    """The model of a folder of transformers, float32, on the CPU.
+
+    Raises:
+        UserError: an architecture or setting that andrea does not have, files that are missing or torn, weights that
+            do not fit.
+    """
+    theirs = read_description(path)
+    architecture, cfg = read_config(theirs, str(path / CONFIG))
+    tensors = read_tensors(path, BUFFERS)
+    try:
+        ours = from_hf(architecture, cfg, tensors)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return filled(cfg, ours, str(path))

@@ -1,0 +1,262 @@
+"""The GPT family and its kin: LayerNorm, biases, two matrices in the MLP. Torch-free."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from andrea.errors import UserError
+from andrea.model.config import ModelConfig
+from andrea.model.hf.architecture import PLAIN, Architecture, read_rope, write_rope
+
+NORMED = {"norm": "layernorm", "norm_bias": True, "mlp_bias": True}
+BIASED = NORMED | {"attn_bias": True, "proj_bias": True}
+QKV = ("attn.q", "attn.k", "attn.v")
+
+
+class GPT2(Architecture):
+    """Pre-norm, learned positions (Radford et al. 2019)."""
+
+    model_type, class_name = "gpt2", "GPT2LMHeadModel"
+    prefix, layers, conv1d = "transformer.", "h", True
+    outside: ClassVar = {"wte": "token_embedding", "wpe": "position_embedding", "ln_f": "final_norm"}
+    block: ClassVar = {
+        "ln_1": ("norm1",),
+        "attn.c_attn": QKV,
+        "attn.c_proj": ("attn.proj",),
+        "ln_2": ("norm2",),
+        "mlp.c_fc": ("mlp.up",),
+        "mlp.c_proj": ("mlp.down",),
+    }
+    keys: ClassVar = {
+        "vocab_size": "vocab_size",
+        "n_positions": "context",
+        "n_embd": "d_model",
+        "n_layer": "n_layer",
+        "n_head": "n_head",
+        "n_inner": "mlp_width",
+        "layer_norm_epsilon": "norm_eps",
+        "tie_word_embeddings": "tied",
+        "embd_pdrop": "dropout_embedding",
+        "attn_pdrop": "dropout_attention",
+        "resid_pdrop": "dropout_residual",
+    }
+    defaults: ClassVar = {
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "embd_pdrop": 0.1,
+        "attn_pdrop": 0.1,
+        "resid_pdrop": 0.1,
+    }
+    fixed: ClassVar = {"norm_placement": "pre", "positions": "learned", **BIASED}
+    required: ClassVar = {
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    }
+    activation_key, activations = "activation_function", PLAIN
+
+    @classmethod
+    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return super().read({**theirs, "n_inner": theirs["n_inner"] or 4 * theirs["n_embd"]})
+
+
+class OpenAIGPT(Architecture):
+    """Post-norm, no final norm, MLP four times as wide (Radford et al. 2018). It says gelu for the tanh form."""
+
+    model_type, class_name = "openai-gpt", "OpenAIGPTLMHeadModel"
+    prefix, layers, conv1d = "transformer.", "h", True
+    outside: ClassVar = {"tokens_embed": "token_embedding", "positions_embed": "position_embedding"}
+    block = GPT2.block
+    keys: ClassVar = {theirs: ours for theirs, ours in GPT2.keys.items() if theirs != "n_inner"}
+    defaults: ClassVar = {
+        name: value for name, value in GPT2.defaults.items() if name not in ("n_inner", "activation_function")
+    }
+    defaults |= {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
+    fixed: ClassVar = {"norm_placement": "post", "positions": "learned", **BIASED}
+    activation_key, activations = "afn", {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
+
+    @classmethod
+    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return super().read(theirs) | {"mlp_width": 4 * theirs["n_embd"]}
+
+
+class GPTNeoX(Architecture):
+    """Two norms side by side or one after the other, partial RoPE, queries, keys and values head by head (Black et al.
+    2022; Pythia)."""
+
+    model_type, class_name = "gpt_neox", "GPTNeoXForCausalLM"
+    prefix, by_head = "gpt_neox.", True
+    outside: ClassVar = {"embed_in": "token_embedding", "final_layer_norm": "final_norm"}
+    block: ClassVar = {
+        "input_layernorm": ("norm1",),
+        "attention.query_key_value": QKV,
+        "attention.dense": ("attn.proj",),
+        "post_attention_layernorm": ("norm2",),
+        "mlp.dense_h_to_4h": ("mlp.up",),
+        "mlp.dense_4h_to_h": ("mlp.down",),
+    }
+    keys: ClassVar = {
+        "vocab_size": "vocab_size",
+        "max_position_embeddings": "context",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "mlp_width",
+        "layer_norm_eps": "norm_eps",
+        "tie_word_embeddings": "tied",
+        "attention_bias": "attn_bias",
+        "attention_dropout": "dropout_attention",
+        "hidden_dropout": "dropout_residual",
+    }
+    defaults: ClassVar = {
+        "vocab_size": 50432,
+        "max_position_embeddings": 2048,
+        "hidden_size": 6144,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "intermediate_size": 24576,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "use_parallel_residual": True,
+    }
+    fixed: ClassVar = NORMED
+    activations: ClassVar = PLAIN
+
+    @classmethod
+    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+        parallel = {"use_parallel_residual": cfg.norm_placement != "pre"}
+        return super().write(cfg) | parallel | write_rope(cfg, partial=True)
+
+    @classmethod
+    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().read(theirs)
+        return {
+            **found,
+            **read_rope(theirs, partial=0.25),
+            "norm_placement": "parallel_two" if theirs["use_parallel_residual"] else "pre",
+            "proj_bias": found["attn_bias"],
+            "dropout_embedding": found["dropout_residual"],
+        }
+
+
+class GPTJ(Architecture):
+    """One norm for both sublayers, side by side; RoPE turns neighbouring dimensions (Wang & Komatsuzaki 2021)."""
+
+    model_type, class_name = "gptj", "GPTJForCausalLM"
+    prefix, layers, paired_rope = "transformer.", "h", True
+    outside: ClassVar = {"wte": "token_embedding", "ln_f": "final_norm"}
+    block: ClassVar = {
+        "ln_1": ("norm1",),
+        "attn.q_proj": ("attn.q",),
+        "attn.k_proj": ("attn.k",),
+        "attn.v_proj": ("attn.v",),
+        "attn.out_proj": ("attn.proj",),
+        "mlp.fc_in": ("mlp.up",),
+        "mlp.fc_out": ("mlp.down",),
+    }
+    keys: ClassVar = GPT2.keys
+    defaults: ClassVar = GPT2.defaults | {
+        "vocab_size": 50400,
+        "n_positions": 2048,
+        "n_embd": 4096,
+        "n_layer": 28,
+        "n_head": 16,
+        "tie_word_embeddings": False,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "rotary_dim": 64,
+    }
+    fixed: ClassVar = {
+        "norm_placement": "parallel",
+        "head_bias": True,
+        "attn_bias": False,
+        "proj_bias": False,
+        **NORMED,
+    }
+    activation_key, activations = "activation_function", PLAIN
+
+    @classmethod
+    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+        return super().write(cfg) | {"rotary_dim": cfg.rope_dim}
+
+    @classmethod
+    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        turned, width = theirs["rotary_dim"], theirs["n_embd"] // theirs["n_head"]
+        if not turned or turned > width:
+            raise UserError(f"rotary_dim {turned}: no number of the {width} dimensions of a head")
+        found = super().read({**theirs, "n_inner": theirs["n_inner"] or 4 * theirs["n_embd"]})
+        return found | {"positions": "rope", "rope_fraction": fraction(turned, width)}
+
+
+class Bloom(Architecture):
+    """Pre-norm with ALiBi and a norm of the embedding, MLP four times as wide (BigScience 2022)."""
+
+    model_type, class_name = "bloom", "BloomForCausalLM"
+    prefix, layers, by_head = "transformer.", "h", True
+    outside: ClassVar = {
+        "word_embeddings": "token_embedding",
+        "word_embeddings_layernorm": "embedding_norm",
+        "ln_f": "final_norm",
+    }
+    block: ClassVar = {
+        "input_layernorm": ("norm1",),
+        "self_attention.query_key_value": QKV,
+        "self_attention.dense": ("attn.proj",),
+        "post_attention_layernorm": ("norm2",),
+        "mlp.dense_h_to_4h": ("mlp.up",),
+        "mlp.dense_4h_to_h": ("mlp.down",),
+    }
+    keys: ClassVar = {
+        "vocab_size": "vocab_size",
+        "seq_length": "context",  # nothing there depends on it
+        "hidden_size": "d_model",
+        "n_layer": "n_layer",
+        "n_head": "n_head",
+        "layer_norm_epsilon": "norm_eps",
+        "tie_word_embeddings": "tied",
+        "attention_dropout": "dropout_attention",
+        "hidden_dropout": "dropout_residual",
+    }
+    defaults: ClassVar = {
+        "vocab_size": 250880,
+        "seq_length": 2048,
+        "hidden_size": 64,
+        "n_layer": 2,
+        "n_head": 8,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+    }
+    fixed: ClassVar = {
+        "norm_placement": "pre",
+        "positions": "alibi",
+        "embedding_norm": True,
+        "activation": "gelu_tanh",
+        "dropout_embedding": 0.0,
+        **BIASED,
+    }
+    required: ClassVar = {"apply_residual_connection_post_layernorm": False}
+    activation_key = ""
+
+    @classmethod
+    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return super().read(theirs) | {"mlp_width": 4 * theirs["hidden_size"]}
+
+
+def fraction(part: int, whole: int) -> float:
+    """The share of `whole` whose product, rounded down, is `part`: division alone may fall short by one bit."""
+    share = part / whole
+    return share if int(whole * share) == part else math.nextafter(share, 1.0)
