@@ -146,6 +146,17 @@ def test_auto_is_measured_once_for_each_device_and_class_of_shapes(
     assert len(asked) == 4
 
 
+def test_auto_where_measuring_fails_is_torch_and_one_line(
+    with_kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
+        raise RuntimeError("CUDA_ERROR_INVALID_IMAGE\nat length")
+
+    monkeypatch.setattr(choose, "measure", broken)
+    assert choose.choose("auto", SMALL, TRAIN | {"device": "cuda"}) == "torch"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_damaged_record_is_measured_again(with_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "measure", lambda *_: {"torch": 10.0, "cuda": 1.0})
     train = TRAIN | {"device": "cuda"}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from andrea.errors import UserError, warn
+from andrea.errors import UserError, reason, warn
 from andrea.kernels import backend, nvrtc, source
 from andrea.model.config import ModelConfig
 
@@ -51,8 +51,11 @@ def choose(asked: str, cfg: ModelConfig, train: dict[str, Any]) -> str:
     if lacking is not None:
         warn(f"{lacking}; without them plain torch does the work")
         return "torch"
-    key = shape_class(cfg, train)
-    return remembered(key, lambda: measure(cfg, train))
+    try:
+        return remembered(shape_class(cfg, train), lambda: measure(cfg, train))
+    except (RuntimeError, UserError) as error:  # a driver or compiler that does not go together with the device
+        warn(f"the CUDA kernels cannot be measured here ({reason(error)}); plain torch does the work")
+        return "torch"
 
 
 def shape_class(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, Any]:
