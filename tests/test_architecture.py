@@ -17,9 +17,9 @@ FREE = {"errors", "schema"}
 ALLOWED = {
     "verdict": set(),
     "store": set(),
-    "model": {"kernels", "config"},
+    "model": {"config"},
     "data": {"store", "config"},  # prepared data are files of the store's root: its digests, locks, atomic files
-    "kernels": set(),
+    "kernels": {"model"},  # `apply` gives its modules another forward; the model knows nothing of kernels
     "training": {"model", "data", "kernels", "store", "config"},
     "study": {"training", "verdict", "store", "data", "model", "catalogue", "config"},
     "tracking": {"store", "analysis", "config"},

@@ -58,6 +58,9 @@ OPTIONS = {
     "data info": {"SOURCE", "--tokenizer", "--set", "--runs", "--json"},
     "export hf": {"RUN|FOLDER", "--out", "--arch", "--dtype", "--runs", "--json"},
     "import hf": {"FOLDER", "--out", "--json"},
+    "kernels check": {"--device", "--quick", "--json"},
+    "kernels bench": {"--device", "--rows", "--width", "--vocabulary", "--json"},
+    "kernels show": {"--arch", "--json"},
     "doctor": {"--runs", "--json"},
     "schema": {"WHAT"},
 }

@@ -89,6 +89,8 @@ def test_the_wheel_holds_the_package_and_its_content_and_nothing_else(wheel: Pat
     assert "andrea/content/sweeps/lr.yaml" in names
     assert "andrea/content/reports/comparison.py" in names
     assert any(name.startswith("andrea/content/reports/templates/") for name in names)
+    for name in ("rt.cuh", "cross_entropy.cu", "norm.cu", "activation.cu", "reduce.cu", "adamw.cu"):
+        assert f"andrea/kernels/{name}" in names
     assert not [name for name in names if "__pycache__" in name]
 
 

@@ -170,8 +170,10 @@ def test_a_gpu_takes_bfloat16_and_compilation(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     has = SimpleNamespace(total_memory=2**34)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
+    monkeypatch.setattr(module, "choose", lambda asked, model, train: f"{asked} for {train['dtype']}")
     cfg = resolve(build(RunConfig, {}), corpus())
     assert (cfg.train.device, cfg.train.dtype, cfg.train.compile) == ("cuda", "bfloat16", "on")
+    assert cfg.train.kernels == "auto for bfloat16"
     assert resolve(build(RunConfig, {"train": {"device": "cpu"}}), corpus(), "cuda").train.device == "cpu"
     has.total_memory = 2**20
     with pytest.raises(UserError, match=r"this GPU has 0\.0 GiB"):

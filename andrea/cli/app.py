@@ -10,6 +10,7 @@ from andrea.cli import (
     data,
     doctor,
     exchange,
+    kernels,
     listing,
     model,
     report,
@@ -72,6 +73,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(data.app, name="data")
 app.add_typer(exchange.exports, name="export")
 app.add_typer(exchange.imports, name="import")
+app.add_typer(kernels.app, name="kernels")
 app.command("doctor", short_help="Check this machine.", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("schema", short_help="JSON schemas of the files.", epilog=schema.EXAMPLES)(schema.schema)
 

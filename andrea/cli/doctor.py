@@ -16,7 +16,7 @@ from andrea.store.versions import installed
 EXAMPLES = examples("andrea doctor", "andrea doctor --runs /data/andrea --json")
 
 CORE = ("torch", "optuna", "wandb", "pandas", "scipy", "pydantic", "tokenizers", "altair")
-EXTRAS = {"dash": "optuna-dashboard"}
+EXTRAS = {"gpu": "cuda-core", "dash": "optuna-dashboard"}
 LEAST_FREE = 1 << 30
 
 

@@ -55,7 +55,9 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     def settle(prepared: Prepared) -> None:
         """All that can be refused only now: a text that is refused gets no place in the cache."""
-        configs = {arm: _settled(config, prepared) for arm, config in asked.items()}
+        configs: dict[str, RunConfig] = {}
+        for arm, config in asked.items():  # the baseline first: its route is everybody's
+            configs[arm] = _settled(_on_route_of(configs, config), prepared)
         sizes = _matched(spec, configs) if isinstance(spec, Ablation) else {}
         arms.update({arm: _arm(_label(spec, arm), asked[arm], configs[arm], sizes.get(arm)) for arm in asked})
         _require_different(arms, prepared.fingerprint)
@@ -173,6 +175,14 @@ def _settled(asked: RunConfig, prepared: Prepared) -> RunConfig:
 
     require_batches(prepared, asked.train.batch_size, asked.model.context)
     return frozen.settle(asked, prepared.folder)
+
+
+def _on_route_of(settled: Mapping[str, RunConfig], asked: RunConfig) -> RunConfig:
+    """Kernels that were measured for one arm compute the others too: no arm differs by its rounding."""
+    if not settled or asked.train.kernels != "auto":
+        return asked
+    kernels = next(iter(settled.values())).train.kernels
+    return asked.model_copy(update={"train": asked.train.model_copy(update={"kernels": kernels})})
 
 
 def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Sized]:

@@ -57,8 +57,9 @@ class TrainConfig(Frozen):
     """Kind of device."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; `auto` is off on a CPU and on on a GPU."""
-    kernels: Literal["auto", "torch"] = "auto"
-    """Who computes the memory-bound parts; plain torch until the CUDA kernels land."""
+    kernels: Literal["auto", "torch", "cuda"] = "auto"
+    """Who computes the memory-bound parts: plain torch, the CUDA kernels, or on a GPU whichever a measurement finds
+    faster; `auto` is `torch` on a CPU."""
     threads: int = Field(default=1, gt=0, le=1024)
     """CPU threads of a run: part of its identity, since 1 and 2 threads give other bits."""
     evals: int = Field(default=10, gt=0)

@@ -21,6 +21,8 @@ from andrea.config import RunConfig
 from andrea.data.batches import require_batches, windows
 from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
+from andrea.kernels.choose import choose
+from andrea.kernels.source import NUMERICS as KERNELS
 from andrea.model.config import VARIANTS, variant
 from andrea.model.gpt import GPT
 from andrea.model.sense import normal_form
@@ -74,14 +76,15 @@ theirs as `numerics` of the class. Version 1 is left out of the identity, so a n
 
 
 def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> RunConfig:
-    """The configuration with nothing left to choose: vocabulary, final norm, device, precision, compile, micro-batch.
+    """The configuration with nothing left to choose: vocabulary, final norm, device, precision, compile, micro-batch,
+    kernels (on a GPU perhaps by measuring).
 
     Args:
         host_device: `cpu` or `cuda` where the command named one; a device named in `train.device` comes first.
 
     Raises:
-        UserError: `cuda` is asked for and absent, the vocabulary is smaller than the tokenizer's, or the budget or the
-            text is smaller than a batch.
+        UserError: `cuda` is asked for, as device or kernels, and absent, the vocabulary is smaller than the
+            tokenizer's, or the budget or the text is smaller than a batch.
     """
     schedule.steps(cfg)
     require_batches(prepared, cfg.train.batch_size, cfg.model.context)
@@ -92,11 +95,10 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: this torch sees no CUDA device; use --device cpu")
     on_gpu = device == "cuda"
-    train = {
+    train: dict[str, Any] = {
         "device": device,
         "dtype": cfg.train.dtype if cfg.train.dtype != "auto" else ("bfloat16" if on_gpu else "float32"),
         "compile": cfg.train.compile if cfg.train.compile != "auto" else ("on" if on_gpu else "off"),
-        "kernels": "torch",
         "micro_batch": min(cfg.train.micro_batch or cfg.train.batch_size, cfg.train.batch_size),
     }
     model = {
@@ -107,7 +109,8 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
         update={"train": cfg.train.model_copy(update=train), "model": cfg.model.model_copy(update=model)}
     )
     require_memory(resolved)
-    return resolved
+    kernels = choose(cfg.train.kernels, resolved.model, train)
+    return resolved.model_copy(update={"train": resolved.train.model_copy(update={"kernels": kernels})})
 
 
 def identity(
@@ -192,6 +195,8 @@ def numerics(cfg: RunConfig) -> dict[str, Any]:
     """Versions above 1 of the components that this configuration uses, and digests of the sources of a user's own."""
     parts = _parts(cfg)
     versions = COMPONENTS | {name: getattr(part, "numerics", 1) for name, part in parts.items()}
+    if cfg.train.kernels == "cuda":
+        versions["kernels"] = KERNELS
     sources = {f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)}
     return {name: version for name, version in versions.items() if version != 1} | sources
 

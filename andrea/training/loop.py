@@ -18,10 +18,12 @@ from torch import Tensor
 from andrea.config import RunConfig
 from andrea.data.batches import batch
 from andrea.data.prepared import Prepared
+from andrea.kernels.adamw import AdamW as KernelAdamW
+from andrea.kernels.apply import use
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
 from andrea.training import schedule
-from andrea.training.optim import clip, make_optimizer, set_lr
+from andrea.training.optim import make_optimizer, set_lr, update
 
 
 class Trainer:
@@ -40,6 +42,8 @@ class Trainer:
         # Drawn on the CPU whatever the device, so that initial weights are the same everywhere.
         self.model = build_model(cfg.model, cfg.seeds.init)
         self.model.to(self.device).train()
+        if cfg.train.kernels == "cuda":
+            use(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.model, cfg.train, lr_scales(self.model, cfg.model))
         # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics use.
@@ -60,8 +64,7 @@ class Trainer:
         seed_step(cfg.seeds.dropout, self.step, self.device)
         set_lr(self.optimizer, schedule.lr(self.step, self.steps, cfg.train))
         loss = self.backward(*self._batch())
-        norm = clip(self.parameters, cfg.train.clip)
-        self.optimizer.step()
+        norm = update(self.optimizer, self.parameters, cfg.train.clip)
         self.optimizer.zero_grad(set_to_none=True)
         self._loss_sum += loss
         self._norm_sum += norm
@@ -86,6 +89,8 @@ class Trainer:
     def warm_up(self) -> None:
         """Compile before any clock runs, on a step whose gradients are thrown away."""
         self.backward(*self._batch())
+        if isinstance(self.optimizer, KernelAdamW):
+            self.optimizer.load()
         self.optimizer.zero_grad(set_to_none=True)
         self.synchronize()
 

@@ -9,6 +9,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
+from andrea.kernels.adamw import AdamW as KernelAdamW
 from andrea.training.config import TrainConfig
 from andrea.training.optimizers import SGDW, Lion, Together
 
@@ -50,9 +51,11 @@ def muons(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _plain(named: list[tuple[str, nn.Parameter]], cfg: TrainConfig, scales: Mapping[str, float]) -> Optimizer:
+    groups = _groups(named, cfg, scales)
+    if cfg.optimizer == "adamw" and cfg.kernels == "cuda":
+        return KernelAdamW(groups, cfg.lr, (cfg.beta1, cfg.beta2), cfg.adam_eps, clip=cfg.clip)
     if cfg.optimizer == "adamw":
         return _adamw(named, cfg, scales)
-    groups = _groups(named, cfg, scales)
     if cfg.optimizer == "lion":
         return Lion(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2))
     for group in groups:
@@ -88,6 +91,16 @@ def set_lr(optimizer: Optimizer, value: float) -> None:
     """Set the rate of all groups, each at its share."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("lr_scale", 1.0)  # a checkpoint of an older version has no shares
+
+
+def update(optimizer: Optimizer, parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Clip the gradients and take a step; returns their norm before. Clipping is part of the kernels' own step."""
+    if isinstance(optimizer, KernelAdamW):
+        optimizer.step()
+        return optimizer.norm
+    norm = clip(parameters, limit)
+    optimizer.step()
+    return norm
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:

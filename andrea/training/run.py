@@ -145,7 +145,7 @@ class Run:
     def _loop(self) -> Evaluation | None:
         """Train the remaining steps; returns the evaluation of the full set after the last."""
         trainer, final = self.trainer, None
-        if self.cfg.train.compile == "on":
+        if self.cfg.train.compile == "on" or self.cfg.train.kernels == "cuda":
             trainer.warm_up()
         saved, cost = time.perf_counter(), 0.0
         while trainer.step < trainer.steps:

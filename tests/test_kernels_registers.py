@@ -1,0 +1,50 @@
+"""NVRTC compiles every module for every architecture without a GPU: no spills, registers within the budget."""
+
+import io
+import re
+
+import pytest
+
+from andrea.kernels import nvrtc, source
+
+pytestmark = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+QUICK = ("ce_bf16", "adamw_f32", "reduce_f32")
+
+
+def resources(module: str, arch: str) -> dict[str, dict[str, int]]:
+    """Registers and bytes of spills by kernel, from the assembler's report."""
+    log = io.StringIO()
+    nvrtc.cubin(module, arch, log)
+    found: dict[str, dict[str, int]] = {}
+    name = ""
+    for line in log.getvalue().splitlines():
+        if started := re.search(r"Compiling entry function '(\w+)'", line):
+            name = started[1]
+            found[name] = {}
+        if spills := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            found[name]["spilled"] = sum(map(int, spills.groups()))
+        if used := re.search(r"Used (\d+) registers", line):
+            found[name]["registers"] = int(used[1])
+    return found
+
+
+def check(module: str, arch: str) -> None:
+    found = resources(module, arch)
+    assert sorted(found) == sorted(source.names(module))
+    for name, used in found.items():
+        assert used["spilled"] == 0, f"{name} on {arch}"
+        assert used["registers"] <= source.REGISTERS[source.family_of(name)], f"{name} on {arch}: {used['registers']}"
+
+
+@pytest.mark.parametrize("module", QUICK)
+def test_a_module_compiles_for_hopper_within_its_registers(module: str) -> None:
+    check(module, "sm_90")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("module", source.modules())
+def test_every_module_compiles_for_every_architecture_within_its_registers(module: str, arch: str) -> None:
+    check(module, arch)
