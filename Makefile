@@ -46,8 +46,8 @@ distclean: clean ## Remove .venv too
 
 # Stamps in .venv: a second call installs nothing unless the dependencies have changed.
 
-install: $(VENV)/.installed
-install-dev: $(VENV)/.installed-dev
+install: $(VENV)/.installed ## Install andrea into .venv and run nothing
+install-dev: $(VENV)/.installed-dev ## Install what the tests need as well
 
 # PYTHON, else the first interpreter on the path that is new enough; one line when there is none.
 $(BIN)/python:

@@ -1,6 +1,7 @@
 """One run, fully described: the rooms' configurations together, overrides, and the canonical form."""
 
 import contextlib
+import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from andrea.data.config import DataConfig
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, did_you_mean, nearest
 from andrea.model.config import ModelConfig
 from andrea.schema import Frozen
 from andrea.training.config import TrainConfig
@@ -172,13 +173,24 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
         path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            message = f"unknown; {nearest(str(fault['loc'][-1]), _fields_at(schema, fault['loc'][:-1]))}"
+            name, above = str(fault["loc"][-1]), fault["loc"][:-1]
+            meant = full_name(name) if schema is RunConfig and not above else None
+            message = f"unknown; {did_you_mean(meant) if meant else nearest(name, _fields_at(schema, above))}"
         elif fault["type"] == "missing":
             message = "required and missing"
         elif not fault["type"].startswith("value_error"):
             message = f"{message[0].lower()}{message[1:]}, not {_shown(fault['input'])}"
         lines.append(f"{path}: {message}" if path else message)
     return lines
+
+
+def full_name(name: str) -> str | None:
+    """The dotted setting of a run that a name without its section means, or nearly: `model.activation`."""
+    known = {
+        field: f"{section}.{field}" for section in RunConfig.model_fields for field in _fields_at(RunConfig, (section,))
+    }
+    close = difflib.get_close_matches(name, [*known, *RunConfig.model_fields], n=1, cutoff=0.75)
+    return known.get(close[0]) if close and "." not in name else None
 
 
 def _shown(value: Any) -> str:

@@ -28,13 +28,18 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
+def did_you_mean(name: str) -> str:
+    """What to say where one name is meant."""
+    return f"did you mean {name!r}?"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to say after an unknown name: `did you mean 'pre'?`, or all there are where none comes close."""
     import difflib
 
     names = [str(one) for one in known]
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names) or 'none'}"
+    return did_you_mean(close[0]) if close else f"there are {', '.join(names) or 'none'}"
 
 
 def disk_full(error: BaseException) -> OSError | None:

@@ -47,11 +47,23 @@ def test_what_would_match_the_first_is_solved_for_and_shown_with_its_cost():
     table = text.partition("nearest to gpt2 in parameters")[2]
     assert "model.mlp_width" in table and "3,072 → 2,048" in table and "+0.01 %" in table
     assert "3,072 as it is" in table
+    assert text.splitlines()[-1] == "to copy: gpt2:activation=swiglu,mlp_width=2048"
+    assert "training FLOPs per token" in text
     found = rows("gpt2", "gpt2:activation=swiglu", "--match", "params", "--by", "n_layer")
     assert "match" in found["gpt2"] and found["gpt2"]["match"] is None
     solved = found["gpt2:activation=swiglu"]["match"]
     assert (solved["setting"], solved["was"], solved["became"]) == ("model.n_layer", 12, 9)
     assert abs(solved["deviation"]["params"]) < 1e-4 and solved["deviation"]["flops"] < -0.01
+
+
+@pytest.mark.parametrize("shared", [[], ["--set", "model.mlp_ratio=8/3", "--set", "model.mlp_multiple=8"]])
+def test_the_entry_to_copy_is_the_model_that_was_solved_for(shared):
+    own = "tiny:activation=swiglu,mlp_ratio=3"
+    match = rows("tiny", own, *shared, "--match", "params")[own]["match"]
+    assert f"mlp_width={match['became']}" in match["entry"] and "mlp_ratio=3" not in match["entry"]
+    again = rows("tiny", match["entry"], *shared)[match["entry"]]
+    assert again["difference"] == pytest.approx(100 * match["deviation"]["params"])
+    assert "entry" not in rows("tiny", "tiny:bias=true", "--match", "params")["tiny:bias=true"]["match"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def refused(*arguments: str) -> str:
         (["show", "tiny", "--set", "train.lr=1"], "only settings of model are read"),
         (["compare", "tiny", "gpt2", "--set", "data.tokenizer=bpe-999"], "only settings of model are read"),
         (["show", "tiny", "--set", "seed=3"], "only settings of model are read"),
+        (["show", "tiny", "--set", "lr=3"], "only settings of model are read"),
+        (["show", "tiny", "--set", "activation=relu"], "did you mean 'model.activation'?"),
         (["show", "tiny", "--batch", "9" * 400], "less than or equal to 1000000000000"),
     ],
 )

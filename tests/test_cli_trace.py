@@ -64,10 +64,15 @@ def test_every_sublayer_has_a_line_in_aligned_columns_and_a_sentence_ends_it():
     result = trace("The union", *SMALL, "--logit-lens", "--token", "3")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[1] == 'token 3 of 9: " " after "The"'
+    assert lines[1] == 'token 3 (0 to 8): " " after "The"'
     assert re.fullmatch(r"embedding: token table [\d.]+ \+ position [\d.]+ → stream [\d.]+", lines[2])
     rows = [line for line in lines if re.match(r"block \d (attention|MLP)", line)]
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    below = lines.index(rows[-1]) + 1
+    assert lines[below].startswith("reads, adds: norms of") and lines[below + 1].endswith(
+        "all make 100\N{NO-BREAK SPACE}%."
+    )
+    assert lines[below + 2] == "", "the legend has two lines"
     assert any(
         re.match(r'head: stream [\d.]+, normalized [\d.]+ → .* the text goes on with "u", rank', x) for x in lines
     )
@@ -123,7 +128,7 @@ def test_tokens_count_from_the_end_and_one_that_is_not_there_lists_those_that_ar
 def test_a_text_longer_than_the_context_is_cut_and_says_so():
     result = trace("x" * 100, *SMALL)
     assert "Of the text's 100 tokens the first 24 fit into the context." in result.stdout
-    assert "token 23 of 24" in result.stdout
+    assert "token 23 (0 to 23)" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -201,6 +206,7 @@ def test_the_page_says_what_the_text_says_without_a_script_or_an_address(tmp_pat
     assert not [tag for tag, _ in read.elements if tag in ("script", "img", "a", "iframe")]
     assert EVIL not in page and "<script>alert(1)</script>" in read.text.replace("\n", "")
     assert found["summary"] in read.text and "\\n" in read.text
+    assert f"3 (0 to {len(found['tokens']) - 1})" in read.text and "Reads, adds: norms of" in read.text
     assert not re.search(r"(?:https?:)?//", page)
     assert sum(tag == "svg" and "aria-hidden" in attributes for tag, attributes in read.elements) >= 6
 

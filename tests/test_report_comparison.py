@@ -116,7 +116,7 @@ def test_the_markdown_has_the_same_rows_as_the_page(folder: Path, page: Page) ->
 def test_the_first_screen_says_what_stalled_and_the_caption_that_the_axis_bends(page: Page) -> None:
     first = page.text[: page.text.index("How it was done")]
     assert "post: 2 stalled of 7 runs in tuning, at learning rate 0.01 and 0.0316" in first
-    assert first.count("at the end still no better than the token frequencies") == 2, "beside the table and below it"
+    assert first.count("at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give") == 2
     assert "Above the dashed line, off the scale, stands what did not train" in first
     assert "m, the smallest effect of interest, is 0.05 nats" in first and "0.0187 epochs" in first
     assert "Rate hardly tuned" not in first and "Half finished" not in first

@@ -117,6 +117,18 @@ def test_a_cell_that_stalled_has_no_mean_and_the_report_says_how_often(tmp_path:
     assert "post-norm × no warmup: post+cold: 1 diverged" in outcome_text(writer.folder, writer.store)
 
 
+def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
+    writer = design(tmp_path, **{"pre+warm": {0: "stalled"}})
+    study = load.load(writer.folder, writer.store)
+    cause = "1 of 5 baseline runs diverged or stalled"
+    answer = effects.answer(study)
+    assert answer.startswith(f"This study cannot answer: {cause}") and answer.count(cause) == 1
+    [sentence] = effects.sentences(study)
+    assert sentence.startswith(f"No effect can be judged: {cause}")
+    told = outcome_text(writer.folder, writer.store)
+    assert told.count(cause) == 1 and told.count("invalid (under-trained)") == 3 + 7
+
+
 def test_before_the_verdict_there_are_cells_and_no_effects(whole: Writer) -> None:
     study = replace(load.load(whole.folder, whole.store), effects=pd.DataFrame(columns=list(load.EFFECTS)))
     assert effects.sentences(study) == []

@@ -134,7 +134,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("train.tokens: 99999", "arms are compared at equal tokens"),
         ("model.context: 32", "judged on other windows"),
         ("data.source: 'text:x'", "all arms read the same text"),
-        ("norm: x", "an arm holds dotted settings, as in model.norm_placement: post"),
+        (
+            "norm: x",
+            "an arm holds dotted settings, as in model.norm_placement: post, and a label; did you mean 'model.norm'",
+        ),
+        ("activation: relu", "did you mean 'model.activation'?"),
     ],
 )
 def test_an_arm_may_not_set_what_makes_a_comparison_unfair(tmp_path: Path, setting: str, reason: str) -> None:
@@ -172,6 +176,18 @@ def test_a_fault_of_the_model_is_named_where_it_was_written(tmp_path: Path) -> N
     assert [f for f in faults(tmp_path, of_both) if "n_head 5 does not divide d_model 48" in f]
     unknown = change("placement: post,", "placement: post, model.activatoin: relu,")
     assert faults(tmp_path, unknown) == ["7: arms.post: model.activatoin: unknown; did you mean 'activation'?"]
+
+
+def test_arms_that_differ_in_several_settings_have_a_factor_of_any_name(tmp_path: Path) -> None:
+    whole = change("placement: post,", "placement: post, model.norm: rmsnorm, model.activation: swiglu,")
+    named = whole.replace("factor: norm_placement", "factor: whole block")
+    assert Ablation.load(written(tmp_path, named)).factor == "whole block"
+    assert "no setting" in faults(tmp_path, whole.replace("factor: norm_placement", f"factor: {'b' * 41}"))[0]
+    dot = faults(tmp_path, whole.replace("factor: norm_placement", "factor: model.blok"))
+    assert dot[0].startswith("3: factor 'model.blok' is no setting that the arms differ in")
+    assert faults(tmp_path, change("factor: norm_placement", "factor: norm_placment")) == [
+        "3: factor 'norm_placment' is no setting that the arms differ in; did you mean 'norm_placement'?"
+    ]
 
 
 def test_an_arm_name_can_stand_in_a_path(tmp_path: Path) -> None:
@@ -214,6 +230,8 @@ def test_bad_overrides_are_refused_together(tmp_path: Path) -> None:
         assert part in message
     with pytest.raises(UserError, match=r"model\.n_layr: unknown; did you mean 'n_layer'\?"):
         ablation.override({"model.n_layr": 4})
+    with pytest.raises(UserError, match=r"activation: unknown; did you mean 'model\.activation'\?"):
+        ablation.override({"activation": "relu"})
     with pytest.raises(UserError, match=r"protocol\.m: "):
         ablation.override({"protocol.m": 0})
     with pytest.raises(UserError, match="unknown preset"):

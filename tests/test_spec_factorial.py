@@ -97,6 +97,17 @@ def test_factors_and_arms_exclude_each_other_and_one_of_them_is_there(tmp_path: 
     ]
 
 
+def test_a_factor_of_several_settings_has_any_name(tmp_path: Path) -> None:
+    text = GOOD.replace("placement: post,", "placement: post, model.norm: rmsnorm,").replace(
+        "  norm_placement:", "  norms:"
+    )
+    ablation = Ablation.load(written(tmp_path, text))
+    assert ablation.factor == "norms × warmup" and ablation.levels == {
+        "norms": ["pre", "post"],
+        "warmup": ["warm", "cold"],
+    }
+
+
 def test_a_setting_belongs_to_one_factor(tmp_path: Path) -> None:
     said = "factor norm_placement sets it too; a setting belongs to one factor"
     assert faults(tmp_path, "cold: {train.warmup: 0,", "cold: {train.warmup: 0, model.norm_placement: post,") == [

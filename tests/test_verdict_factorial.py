@@ -16,6 +16,7 @@ from statsmodels.stats.multitest import multipletests
 from andrea.errors import UserError
 from andrea.verdict.design import cells, contrasts
 from andrea.verdict.factorial import Effect, effects
+from andrea.verdict.judge import judge
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
@@ -197,6 +198,18 @@ def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_n
     assert (
         "post+cold: every tuning run diverged" in one(effects(Protocol(m=0.05), TWO, BASE, data), "interaction").reason
     )
+
+
+@pytest.mark.parametrize("untrainable", [True, False])
+def test_a_baseline_that_did_not_train_makes_every_effect_invalid_for_the_reason_of_the_arms(untrainable) -> None:
+    data = arms(exact(pre_warm=2.5, pre_cold=2.5, post_warm=2.6, post_cold=2.9))
+    runs = data[BASE].runs | {replication_seed(1): Replicate(2.97, stalled=True)}
+    data[BASE] = ArmData(BASE, untrainable=True, regret=None) if untrainable else ArmData(BASE, runs)
+    found = effects(Protocol(m=0.05), TWO, BASE, data)
+    assert {(e.verdict, e.cause, e.mean, e.p) for e in found} == {("invalid", "under-trained", None, None)}
+    assert len(found) == 7, "also those that need other cells"
+    others = [arm for name, arm in data.items() if name != BASE]
+    assert {e.reason for e in found} == {v.reason for v in judge(Protocol(m=0.05), data[BASE], others)}
 
 
 def test_what_is_missing_at_the_edge_or_evaluated_otherwise_is_not_tested() -> None:

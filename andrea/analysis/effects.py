@@ -1,6 +1,7 @@
 """The chapter of a factorial design: what each factor does, and whether what it does depends on the others."""
 
 import itertools
+import re
 from typing import Any
 
 import altair as alt
@@ -30,6 +31,8 @@ def chapter(study: Study) -> list[Item]:
 def sentences(study: Study) -> list[str]:
     """One sentence per factor, then one per interaction; none before the verdict."""
     rows = study.effects.to_dict("records")
+    if reason := text.one_reason(rows):
+        return [f"No effect can be judged: {reason}."]
     found = []
     for factor in study.factors:
         steps: dict[str, list[str]] = {}
@@ -46,7 +49,10 @@ def sentences(study: Study) -> list[str]:
 def answer(study: Study) -> str:
     """The answer about the arms; of a factorial design a second sentence says whether factors depend on each other."""
     rows = study.effects[study.effects["kind"] == "interaction"].to_dict("records")
-    return " ".join([words.answer(study), *(f"{_crossed(study, row)}." for row in rows)])
+    said = words.answer(study)
+    if (reason := text.one_reason(rows)) and reason in said:
+        return said
+    return " ".join([said, *(f"{_crossed(study, row)}." for row in rows)])
 
 
 def _crossed(study: Study, row: dict[Any, Any]) -> str:
@@ -71,10 +77,12 @@ _KINDS = {"main": "main effect", "simple": "simple effect", "interaction": "inte
 
 
 def _table(study: Study) -> Table:
+    once = text.one_reason(study.effects.to_dict("records"))
+    noted = [] if once else ["unstable", "inconclusive", "invalid"]
     frame = study.effects.assign(
         what=study.effects["kind"].map(_KINDS),
         judged=[text.judged(*pair) for pair in zip(study.effects["verdict"], study.effects["cause"], strict=True)],
-        note=study.effects["reason"].where(study.effects["verdict"].isin(["unstable", "inconclusive", "invalid"]), ""),
+        note=study.effects["reason"].where(study.effects["verdict"].isin(noted), ""),
     )
     families = study.effects.groupby("kind", sort=False)["level"].agg(["size", "first"])
     each = [f"{text.plural(int(n), _KINDS[str(kind)])} at {text.percent(at)}" for kind, (n, at) in families.iterrows()]
@@ -144,7 +152,9 @@ def _figure(study: Study, lines: str, along: str) -> Figure | None:
     labels, colors = study.factors[lines], theme.arm_colors(list(study.factors[lines]))
     legend = {level: (labels[level], colors[level]) for level in labels}
     keys = {"┃": "95 % interval", "○": "one seed"} | ({"▽": "stalled"} if (seeds["state"] == "stalled").any() else {})
-    return Figure(f"interaction-{lines}-{along}".replace(".", "-"), caption, _spec(study, lines, along), legend, keys)
+    return Figure(
+        re.sub(r"[^\w-]+", "-", f"interaction-{lines}-{along}"), caption, _spec(study, lines, along), legend, keys
+    )
 
 
 def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ RUNS = {
     "generation": "int or NA: generation of trials it was asked in",
     "run_id": "str: name of the run in the store",
     "outcome": "str: completed, diverged, stopped, pruned; or failed, running, missing where there is no result",
-    "stalled": "bool: completed without learning more than the frequencies of the tokens",
+    "stalled": "bool: completed with a final loss of at least 0.99 × the unigram loss",
     "ok": "bool: completed, not stalled, and with a final loss",
     "reason": "str: why it diverged, stopped or failed",
     "loss": "float, nats per token on all evaluated tokens at the end; NaN where there is none",

@@ -1,7 +1,7 @@
 """How numbers and verdicts are written, on the page and in the terminal. Loads neither pandas nor altair."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.analysis.verdicts import effect_rows, verdict_rows
@@ -179,6 +179,12 @@ def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
         }
         for row in verdict_rows(folder)
     ]
+
+
+def one_reason(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """The reason why all of them are invalid, where it is the same one; else nothing."""
+    reasons = {str(row["reason"]) for row in rows if row["verdict"] == "invalid"}
+    return reasons.pop() if len(reasons) == 1 and all(row["verdict"] == "invalid" for row in rows) else ""
 
 
 def effect_table(folder: StudyFolder) -> list[dict[str, str]]:

@@ -119,6 +119,21 @@ def moves(traced: Traced) -> str:
     return REMOVES if traced["model"]["config"]["residual"] == "off" else MOVES
 
 
+def place(traced: Traced) -> str:
+    """Which token it is: `12 (0 to 12)`."""
+    last = len(traced["tokens"]) - 1
+    return f"{traced['position']} (0 to {last})" if last else "0 (the only one)"
+
+
+def legend(traced: Traced, share: str = "of stream") -> str:
+    """What the columns are; `share` is what that of `relative` is called."""
+    said = f"reads, adds: norms of what a sublayer gets and gives; {share}: adds over stream; cosine: of the two"
+    if traced["model"]["config"]["residual"] == "off":
+        return f"{said}."
+    whole = "with what the norms move all make" if _moved(traced["steps"]) else "all make"
+    return f"{said}; of the way: part of the way from the first stream to the last, {whole} 100\N{NO-BREAK SPACE}%."
+
+
 def quoted(token: Row) -> str:
     """A token as it can be read: `" the"`, `"\\n"`; `#195`, its number, where its bytes are no text by themselves."""
     return f"#{token['id']}" if token["text"] is None else f'"{visible(token["text"])}"'

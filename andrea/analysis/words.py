@@ -81,8 +81,8 @@ def simultaneous(study: Study) -> str:
     return f"simultaneous {text.percent(1 - float(study.rules.get('alpha', 0.05)))} interval"
 
 
-STALLED = "at the end still no better than the token frequencies"
-"""What *stalled* means."""
+STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
+"""What *stalled* means: `andrea.training.outcome.STALL_SHARE`."""
 
 
 def did_not_train(study: Study) -> str:
@@ -92,7 +92,7 @@ def did_not_train(study: Study) -> str:
     if stalled.empty:
         return said and f"{said}."
     unigram = text.number(stalled["unigram_loss"].iloc[0], 2)
-    said += f". Stalled: {STALLED} (unigram {unigram} nats)."
+    said += f". Stalled: {STALLED}, {unigram} nats."
     more = f"train longer, with more --tokens than {text.count(stalled['tokens'].max())}."
     if (study.choices.get(study.baseline or "") or {}).get("untrainable"):
         return f"{said} No rate trained even the baseline: {more}"

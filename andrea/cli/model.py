@@ -12,6 +12,7 @@ from andrea.errors import UserError
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
+    from andrea.model.fit import Setting
 
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
 
@@ -22,7 +23,7 @@ Batch = Annotated[
 SHOW = examples(
     "andrea model show andrea-120m",
     "andrea model show tiny --set model.mlp_ratio=8/3 --set model.activation=swiglu",
-    "andrea model show gpt2 --batch 8 --json",
+    "andrea model show gpt2:activation=swiglu --batch 8 --json",
 )
 COMPARE = examples(
     "andrea model compare andrea-120m gpt2",
@@ -43,7 +44,12 @@ By = Annotated[
 
 @app.command("show", epilog=SHOW)
 def show(
-    preset: Annotated[str, typer.Argument(metavar="PRESET", autocompletion=complete.presets, help="Name of a preset.")],
+    preset: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRESET", autocompletion=complete.models, help=f"A preset; settings may follow a colon, {FORM}."
+        ),
+    ],
     settings: Settings = None,
     variants: Variants = None,
     batch: Batch = 8,
@@ -96,6 +102,9 @@ def compare(
     sound(asked, variants)
     rows = compared(asked)
     solved = fits(asked, match, by or "mlp_width") if match else []
+    for row in solved:
+        if row.get("became", row.get("was")) != row.get("was"):
+            row["entry"] = entry(row["name"], settings or [], by or "mlp_width", row["became"])
     if as_json:
         found = {row.pop("name"): row for row in solved}
         print_json([row | ({"match": found.get(row["name"])} if match else {}) for row in rows])
@@ -123,6 +132,22 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
         raise UserError(f"{model}: {', '.join(twice)} is given twice")
     overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
     return run_config(preset, [*settings, *overrides], where=f"{model}: ", said=model).model
+
+
+def entry(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:
+    """The model as it is named with the solved setting in it; a width takes the place of what it would follow from."""
+    from andrea.model.fit import change
+
+    preset, _, own = model.partition(":")
+    changed, before = change(by, value), configured(preset, settings)
+    parts = [part.strip().removeprefix("model.") for part in own.split(",") if part]
+    kept = [part for part in parts if part.partition("=")[0].strip() not in changed]
+    added = [
+        f"{name}={set_to:g}" if isinstance(set_to, float) else f"{name}={set_to}"
+        for name, set_to in changed.items()
+        if getattr(before, name) != set_to
+    ]
+    return f"{preset}:{','.join([*kept, *added])}"
 
 
 def sound(asked: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
@@ -160,7 +185,11 @@ def as_text(described: dict[str, Any]) -> str:
     batch = described["batch_size"]
     costs += [[f"memory at batch {batch}, {kind}", size(n)] for kind, n in described["memory"].items()]
     parts = [
-        table(tree, (described["preset"], "shape or kind", "parameters", "share", "FLOPs/token"), right=(1, 2, 3, 4)),
+        table(
+            tree,
+            (described["preset"], "shape or kind", "parameters", "share", "FLOPs/token, forward"),
+            right=(1, 2, 3, 4),
+        ),
         table(costs, ("cost", ""), right=(1,)),
         *described["notes"],
     ]
@@ -168,14 +197,14 @@ def as_text(described: dict[str, Any]) -> str:
 
 
 def comparison(rows: list[dict[str, Any]]) -> str:
-    """Models as columns, parameters and FLOPs as rows."""
+    """Models as columns, parameters and FLOPs (forward and backward) as rows."""
     from andrea.analysis.text import big
     from andrea.cli.output import table
 
     hidden = ("name", "notes", "difference", "flops_difference", "flops_per_token")
     names = [key for key in rows[0] if key not in hidden]
     lines: list[list[str]] = [[name.replace("_", " "), *(f"{row[name]:,}" for row in rows)] for name in names]
-    lines.append(["FLOPs per token", *(big(row["flops_per_token"]) for row in rows)])
+    lines.append(["training FLOPs per token", *(big(row["flops_per_token"]) for row in rows)])
     lines.append(["parameters against the first", *("", *(against(row["difference"]) for row in rows[1:]))])
     lines.append(["FLOPs against the first", *("", *(against(row["flops_difference"]) for row in rows[1:]))])
     text = table(lines, ("", *(row["name"] for row in rows)), right=range(1, len(rows) + 1))
@@ -197,8 +226,10 @@ def matches(solved: list[dict[str, Any]], first: str, on: Literal["params", "flo
             lines.append([row["name"], change, *(relative(share) for share in row["deviation"].values())])
         else:
             lines.append([row["name"], "no value changes it", "", ""])
-    header = (f"nearest to {first} in {UNITS[on]}", solved[0]["setting"], "parameters", "FLOPs per token")
-    return table(lines, header, right=(1, 2, 3))
+    header = (f"nearest to {first} in {UNITS[on]}", solved[0]["setting"], "parameters", UNITS["flops"])
+    copied = [row["entry"] for row in solved if "entry" in row]
+    shown = [f"to copy: {' '.join(copied)}"] if copied else []
+    return "\n".join([table(lines, header, right=(1, 2, 3)), *shown])
 
 
 def against(per_cent: float) -> str:

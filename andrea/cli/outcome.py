@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +50,24 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
     verdicts = [{**row, "arm": called.get(row["arm"], row["arm"])} for row in verdict_table(folder)]
     rows = [[row[column] for column in COLUMNS] for row in verdicts]
     # Notes are sentences: beside the table they would wrap in the middle of it.
-    notes = [f"{row['arm']}: {row['note']}" for row in verdicts if row["note"]]
+    notes = _by_note((row["arm"], row["note"]) for row in verdicts if row["note"])
     if (folder.read("verdict.json") or {}).get("exploratory"):
         notes.append(EXPLORATORY)
     lines = [table(rows, COLUMNS, right=(2, 4)), _rules(folder)]
     if effects := effect_table(folder):
         lines += ["", table([[row[column] for column in EFFECTS] for row in effects], EFFECTS, right=(2, 4))]
-        notes += dict.fromkeys(f"{row['effect']}: {row['note']}" for row in effects if row["difference"] == NOTHING)
+        told = {row["note"] for row in verdicts}
+        bare = [row for row in effects if row["difference"] == NOTHING and row["note"] not in told]
+        notes += _by_note((row["effect"], row["note"]) for row in bare)
     return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _by_note(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for every note, after the names of all that it is about."""
+    about: dict[str, list[str]] = {}
+    for name, note in pairs:
+        about.setdefault(note, []).append(name)
+    return [f"{'; '.join(dict.fromkeys(names))}: {note}" for note, names in about.items()]
 
 
 def _rules(folder: "StudyFolder") -> str:

@@ -45,7 +45,7 @@ def as_text(planned: "Plan", slots: int) -> str:
         ]
         for name, arm in arms.items()
     ]
-    header = ("arm", "parameters", "", "FLOPs/token", "", "FLOPs/run")
+    header = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
     budget = f"{planned.run_count} runs of {planned.tokens:,} tokens, {slots} at once"
     took = planned.estimate_s(slots)
     train = first.config.train

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from andrea.config import RunConfig
@@ -70,9 +70,11 @@ def of_model_alone(overrides: Sequence[str]) -> None:
     Raises:
         UserError: one is not of the model.
     """
-    from andrea.config import dotted, parse_overrides
+    from andrea.config import dotted, full_name, parse_overrides
 
     if others := [path for path in dotted(parse_overrides(overrides)) if not path.startswith("model.")]:
+        if (meant := full_name(others[0])) and meant.startswith("model."):
+            raise UserError(f"--set {others[0]}: unknown; {did_you_mean(meant)}")
         raise UserError(f"--set {others[0]}: nothing is trained here: only settings of model are read")
 
 

@@ -256,9 +256,10 @@ def as_text(traced: dict[str, Any]) -> str:
     """What the command prints."""
     import textwrap
 
-    from andrea.analysis.traces import notes
+    from andrea.analysis.traces import legend, notes
 
-    parts = [heading(traced), steps(traced), ending(traced)]
+    below = textwrap.fill(legend(traced), WIDTH)
+    parts = [heading(traced), f"{steps(traced)}\n{below}", ending(traced)]
     parts += [lens_table(traced)] if traced["lens"] else []
     parts += ["\n".join(notes(traced))] if notes(traced) else []
     return "\n\n".join([*parts, textwrap.fill(traced["summary"], WIDTH)])
@@ -267,11 +268,11 @@ def as_text(traced: dict[str, Any]) -> str:
 def heading(traced: dict[str, Any]) -> str:
     """Model, token, and what the embedding makes of it."""
     from andrea.analysis.text import number, short
-    from andrea.analysis.traces import quoted
+    from andrea.analysis.traces import place, quoted
 
-    model, start, place = traced["model"], traced["start"], traced["position"]
+    model, start, at = traced["model"], traced["start"], traced["position"]
     loss = f", loss {number(model['loss'])}" if model.get("loss") is not None else ""
-    before = "".join(one["text"] or "\N{REPLACEMENT CHARACTER}" for one in traced["tokens"][:place])[-40:]
+    before = "".join(one["text"] or "\N{REPLACEMENT CHARACTER}" for one in traced["tokens"][:at])[-40:]
     after = f" after {quoted({'id': 0, 'text': before})}" if before else ""
     summed = f"token table {short(start['token'])}"
     summed += f" + position {short(start['position'])}" if start["position"] is not None else ""
@@ -280,7 +281,7 @@ def heading(traced: dict[str, Any]) -> str:
         [
             f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
             f"{model['config']['norm_placement']}, residual {model['config']['residual']}",
-            f"token {place} of {len(traced['tokens'])}: {quoted(traced['tokens'][place])}{after}",
+            f"token {place(traced)}: {quoted(traced['tokens'][at])}{after}",
             f"embedding: {summed} → stream {short(start['after'])}",
         ]
     )

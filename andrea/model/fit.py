@@ -26,7 +26,7 @@ SAYS: Mapping[str, tuple[str, ...]] = {
     "n_layer": ("n_layer",),
 }
 """Settings that say what the solved one is: whoever gives one of them has chosen."""
-UNITS: Mapping[Quantity, str] = {"params": "parameters", "flops": "FLOPs per token"}
+UNITS: Mapping[Quantity, str] = {"params": "parameters", "flops": "training FLOPs per token"}
 NEIGHBOURS = 256
 """Values on either side of the best one that are tried before none is taken to make a model."""
 
@@ -103,7 +103,7 @@ def _step(cfg: ModelConfig, by: Setting) -> int:
     return cfg.n_head if by == "d_model" and cfg.head_dim is None else 1
 
 
-def _change(by: Setting, value: int) -> dict[str, Any]:
+def change(by: Setting, value: int) -> dict[str, Any]:
     """The settings that make `by` this value; a width takes the place of what it would follow from."""
     fields = ModelConfig.model_fields
     follows = {"mlp_ratio": fields["mlp_ratio"].default, "mlp_multiple": fields["mlp_multiple"].default}
@@ -112,13 +112,13 @@ def _change(by: Setting, value: int) -> dict[str, Any]:
 
 def _with(cfg: ModelConfig, by: Setting, value: int) -> ModelConfig:
     """Unchecked: the search may pass values that make no model."""
-    return cfg.model_copy(update=_change(by, value))
+    return cfg.model_copy(update=change(by, value))
 
 
 def _valid(cfg: ModelConfig, by: Setting, step: int, multiples: range) -> Iterator[ModelConfig]:
     """Those of the models that make sense."""
     for k in multiples:
         try:
-            yield ModelConfig.model_validate(cfg.model_dump() | _change(by, k * step))
+            yield ModelConfig.model_validate(cfg.model_dump() | change(by, k * step))
         except ValidationError:
             continue

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, Validat
 
 from andrea.config import RunConfig, build, dotted, faults, merge
 from andrea.errors import nearest
-from andrea.study.arms import Arm, ArmName, Levels, product
+from andrea.study.arms import LONGEST, Arm, ArmName, Levels, product
 from andrea.study.matching import Match
 from andrea.study.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.yamlspec import Where
@@ -51,9 +51,10 @@ class Ablation(Sections):
     hypothesis: str = Field(min_length=1)
     """What this ablation expects to see, written down before it is run."""
     factors: Annotated[dict[str, Levels], Field(min_length=2)] | None = None
-    """Of a factorial design, instead of `factor` and `arms`: by the setting that they change, the levels by name."""
+    """Of a factorial design, instead of `factor` and `arms`: by what they change, named as `factor` is, the levels."""
     factor: str = ""
-    """The setting that the arms differ in: `model.activation`, or its last part."""
+    """What the arms differ in: the setting, `model.activation` or its last part; where they differ in several, any name
+    without a dot, as `block`, of up to 40 characters."""
     baseline: str
     """The arm that the others are judged against; of a factorial design `level+level`."""
     arms: dict[ArmName, Arm] = Field(default_factory=dict, min_length=2)
@@ -230,9 +231,10 @@ class Ablation(Sections):
 
 
 def _unknown_factor(where: Where, of: str, factor: str, differing: list[str]) -> Iterator[tuple[Where, str]]:
-    """A factor whose name is no setting in which its arms or levels differ."""
+    """A factor whose name is no setting in which its arms or levels differ, nor a label for several of them."""
     last = [key.rpartition(".")[2] for key in differing]
-    if factor not in (UNKNOWN, *differing, *last):
+    labels_several = len(differing) > 1 and "." not in factor and 0 < len(factor.strip()) <= LONGEST
+    if factor not in (UNKNOWN, *differing, *last) and not labels_several:
         near = nearest(factor, differing if "." in factor else last)
         yield (
             where,

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from andrea.config import full_name
+from andrea.errors import did_you_mean
 from andrea.schema import Frozen
 from andrea.verdict.design import cells
 
@@ -79,8 +81,10 @@ class Arm(Frozen):
         if of_data:
             raise ValueError(f"{', '.join(of_data)}: all arms read the same text; set it in the data section")
         if wrong:
+            meant = [full for key in wrong if (full := full_name(key))]
             raise ValueError(
                 f"{', '.join(wrong)}: an arm holds dotted settings, as in model.norm_placement: post, and a label"
+                + (f"; {did_you_mean(meant[0])}" if meant else "")
             )
         return self
 

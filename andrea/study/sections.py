@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema, field_validator
 
-from andrea.config import RunConfig, build, dotted, merge
+from andrea.config import RunConfig, build, dotted, full_name, merge
 from andrea.config import faults as faults_of
 from andrea.data.config import DataConfig
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, did_you_mean, nearest
 from andrea.model.config import PRESETS, ModelConfig
 from andrea.schema import Frozen
 from andrea.study import yamlspec
@@ -166,7 +166,8 @@ class Sections(Frozen):
         if key in self.REFUSED:
             return self.REFUSED[key]
         if head not in sections:
-            return f"unknown; {nearest(head, sections)}"
+            meant = full_name(key)
+            return f"unknown; {did_you_mean(meant) if meant else nearest(head, sections)}"
         if "." not in key and key not in self.WORDS:
             return f"a section; set one of its settings, {key}.NAME"
         return None

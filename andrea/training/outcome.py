@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 STALL_SHARE = 0.99
-"""A final loss of at least this share of the unigram loss: the model learned how frequent tokens are, and no more."""
+"""A final loss of at least this share of the unigram loss: hardly more was learned than how frequent tokens are."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def outcome(
         return Outcome(
             "completed",
             stalled=True,
-            reason=f"stalled: final loss {final_loss:.4f}, the unigram distribution alone gives {unigram_loss:.4f}",
+            reason=f"stalled: final loss {final_loss:.4f}, not {100 * (1 - STALL_SHARE):g} % below what the token "
+            f"frequencies alone give, {unigram_loss:.4f}",
         )
     return Outcome("completed")

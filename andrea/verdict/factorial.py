@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from andrea.verdict import paired, rule
 from andrea.verdict.design import KINDS, Contrast, Factors, contrasts
-from andrea.verdict.judge import digests, fates, planned_seeds, unstable
+from andrea.verdict.judge import UNDER_TRAINED, digests, fates, planned_seeds, under_trained, unstable
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Difference
 
@@ -87,20 +87,22 @@ def effects(
     """
     planned, level = planned_seeds(protocol, seeds), protocol.alpha if alpha is None else alpha
     every = contrasts(factors, baseline)
+    lost = under_trained(arms[baseline], planned)
     found = []
     for kind in KINDS:
         family = [contrast for contrast in every if contrast.kind == kind]
-        found += _judged(protocol, family, arms, planned, level)
+        found += _judged(protocol, family, arms, planned, level, lost)
     return found
 
 
 def _judged(
-    protocol: Protocol, family: list[Contrast], arms: Mapping[str, ArmData], seeds: list[int], alpha: float
+    protocol: Protocol, family: list[Contrast], arms: Mapping[str, ArmData], seeds: list[int], alpha: float, lost: str
 ) -> list[Effect]:
+    """One kind's effects; `lost` is why the baseline, and with it the experiment, is none."""
     needed = [{name: arms[name] for name in contrast.weights} for contrast in family]
     each = alpha / max(1, len(family))
     frames = [_frame(protocol, one, data, seeds, each, len(family)) for one, data in zip(family, needed, strict=True)]
-    early = [_early(frame, data, seeds) for frame, data in zip(frames, needed, strict=True)]
+    early = [_early(frame, data, seeds, lost) for frame, data in zip(frames, needed, strict=True)]
     tested = [
         frame
         if done
@@ -167,10 +169,12 @@ def _at(contrast: Contrast, arms: Mapping[str, ArmData], seed: int) -> float | N
     return value
 
 
-def _early(frame: Effect, arms: Mapping[str, ArmData], seeds: list[int]) -> Effect | None:
+def _early(frame: Effect, arms: Mapping[str, ArmData], seeds: list[int], no_baseline: str) -> Effect | None:
     """What comes before any test of means, or None: a contrast of the cells that survived would be a selection."""
     if len(set().union(*(digests(arm, seeds) for arm in arms.values()))) > 1:
         return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
+    if no_baseline:
+        return _say(frame, "invalid", UNDER_TRAINED, no_baseline)
     if lost := [_lost(name, arm, frame.counts[name]) for name, arm in arms.items() if _is_lost(arm, frame, name)]:
         return _say(frame, "unstable", "", f"{'; '.join(lost)}; so there is nothing to take the difference of")
     if at_edge := [f"{name} at the {arm.edge} end" for name, arm in arms.items() if arm.edge]:

@@ -14,6 +14,9 @@ from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, ArmSummary, Controls, Difference, Verdict, Word
 from andrea.verdict.seeds import replication_seed
 
+UNDER_TRAINED = "under-trained"
+"""Cause of an invalid verdict: the baseline did not train."""
+
 
 def judge(
     protocol: Protocol,
@@ -144,14 +147,8 @@ def _early(
         return _say(frame, "invalid", "control failed", f"control failed: {' and '.join(controls.failed)}")
     if len(digests(baseline, seeds) | digests(arm, seeds)) > 1:
         return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
-    if baseline.untrainable or unstable(frame.baseline_counts):
-        what = (
-            "no tuning run of the baseline was good"
-            if baseline.untrainable
-            else (f"{unstable(frame.baseline_counts)} of {len(seeds)} baseline runs diverged or stalled")
-        )
-        said = f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
-        return _say(frame, "invalid", "under-trained", f"{said}, tune at lower rates where they diverged")
+    if lost := under_trained(baseline, seeds):
+        return _say(frame, "invalid", UNDER_TRAINED, lost)
     if arm.untrainable:
         return _say(frame, "unstable", "no rate trains", "every tuning run diverged or stalled")
     if bad := unstable(frame.counts):
@@ -166,6 +163,17 @@ def _early(
         said = f"{absent[0]} of the arm's and {absent[1]} of the baseline's {len(seeds)} runs failed or are missing"
         return _say(frame, "inconclusive", "failed or missing run", said)
     return None
+
+
+def under_trained(baseline: ArmData, seeds: Sequence[int]) -> str:
+    """Why there is nothing to compare with; empty where the baseline trained."""
+    bad = unstable(fates(baseline, seeds))
+    if not (baseline.untrainable or bad):
+        return ""
+    what = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
+    what = "no tuning run of the baseline was good" if baseline.untrainable else what
+    said = f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
+    return f"{said}, tune at lower rates where they diverged"
 
 
 def digests(arm: ArmData, seeds: Sequence[int]) -> set[str | None]:
