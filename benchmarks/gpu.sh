@@ -17,8 +17,11 @@ deadline=$((SECONDS + ${BUDGET:-340}))
 "$python" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$wheels"/*.whl || exit 1
 export PYTHONPATH="$PWD:$site" PYTHONUNBUFFERED=1 ANDREA_CACHE="$site/cache" TORCHINDUCTOR_CACHE_DIR="$site/inductor"
 
-step() { # step NAME SECONDS COMMAND...: within its time and the whole's
-    local name=$1 most=$2 left=$((deadline - SECONDS)) begin=$SECONDS
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
+reserve=0 # seconds that a step leaves to those after it
+
+step() { # step NAME SECONDS COMMAND...: within its time and the whole's, less the reserve
+    local name=$1 most=$2 left=$((deadline - SECONDS - reserve)) begin=$SECONDS
     shift 2
     ((left < most)) && most=$left
     if ((most < 5)); then
@@ -38,10 +41,13 @@ modules | timeout 60 xargs -P "$(nproc)" -I {} "$python" -c "$compile" {} "$arch
 echo "compile: status $?, $((SECONDS - begin)) s"
 
 step check 75 "$python" benchmarks/gpu_check.py "$out/check.json"
-step training 170 "$python" benchmarks/gpu_train.py "$out/training.json"
+# Bench before training, which takes what is left: 60 s are for the sanitizer, half of them for its second tool.
+[ -n "$sanitizer" ] && reserve=60
 step bench 75 "$python" benchmarks/gpu_bench.py "$out/bench.json"
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
+step training 170 "$python" benchmarks/gpu_train.py "$out/training.json"
 for tool in memcheck racecheck; do
+    reserve=0
+    [ "$tool" = memcheck ] && reserve=30
     if [ -n "$sanitizer" ]; then
         step "$tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 9 --log-file "$out/$tool.log" \
             "$python" benchmarks/gpu_check.py "$out/$tool.json" --small

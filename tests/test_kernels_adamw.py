@@ -203,3 +203,100 @@ def test_what_cannot_be_is_refused() -> None:
     optimizer = AdamW([{"params": a[:1], "lr": 1e-3}, {"params": a[1:], "lr": 2e-3}])
     with pytest.raises(ValueError, match="lr_scale"):
         optimizer.step()
+
+
+def test_decays_per_replica_must_be_proportional() -> None:
+    a = parameters(0, 2)
+    give_gradients(a, 0)
+    both = [{"params": a[:1], "weight_decay": [0.1, 0.01]}, {"params": a[1:], "weight_decay": [0.05, 0.005]}]
+    optimizer = AdamW(both, replicas=2)
+    optimizer.step()
+    optimizer.param_groups[1]["weight_decay"] = [0.05, 0.02]
+    with pytest.raises(ValueError, match="proportional"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_state_of_half_precision_parameters_keeps_its_moments_exactly(dtype: torch.dtype) -> None:
+    a = parameters(dtype=dtype)
+    first = ours(a)
+    train(first, a, range(3))
+    b = [nn.Parameter(p.detach().clone()) for p in a]
+    resumed = ours(b)
+    state = copy.deepcopy(first.state_dict())
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"].t().contiguous().t()
+    resumed.load_state_dict(state)
+    for p, q in zip(a, b, strict=True):
+        for name in ("exp_avg", "exp_avg_sq"):
+            moment = resumed.state[q][name]
+            assert moment.dtype == torch.float32
+            assert moment.is_contiguous()
+            assert torch.equal(moment, first.state[p][name])
+    for optimizer, held in ((first, a), (resumed, b)):
+        train(optimizer, held, range(3, 6))
+    assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(7, 5, dtype=torch.bfloat16), torch.zeros(5, 7).t(), torch.zeros(7)])
+def test_moments_that_the_kernel_would_misread_are_refused(wrong: Tensor) -> None:
+    a = parameters()
+    give_gradients(a, 0)
+    optimizer = ours(a)
+    optimizer.step()
+    optimizer.state[a[0]]["exp_avg"] = wrong
+    with pytest.raises(ValueError, match="exp_avg must be contiguous"):
+        optimizer.step()
+
+
+def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = parameters()
+    give_gradients(a, 0)
+    optimizer, new = ours(a), ours(a)
+    optimizer.step()
+    monkeypatch.setattr(AdamW, "_capturing", lambda _: True)
+    with pytest.raises(RuntimeError, match=r"shares of rate.*before capturing"):
+        new.step()
+    give_gradients(a, 1)
+    optimizer.step()
+    assert optimizer._layout[0].table is not None
+    held = [t.data_ptr() for one in optimizer._captured for t in (one if isinstance(one, tuple) else (one,))]
+    assert {optimizer._layout[0].table.data_ptr(), optimizer._layout[0].chunks.data_ptr()} <= set(held)
+    assert optimizer._layout[0].addresses == ()
+    set_rate(optimizer, 5e-3)
+    with pytest.raises(RuntimeError, match="rates"):
+        optimizer.step()
+    set_rate(optimizer, 1e-2)
+    optimizer.state.clear()
+    with pytest.raises(RuntimeError, match="no state"):
+        optimizer.step()
+
+
+def test_refresh_copies_what_changed_without_a_step() -> None:
+    a = parameters()
+    give_gradients(a, 0)
+    optimizer = ours(a)
+    optimizer.step()
+    set_rate(optimizer, 5e-3)
+    optimizer.refresh()
+    assert optimizer._hyper[0, 0].item() == 5e-3
+    assert optimizer._steps.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray])
+def test_replicas_have_betas_and_clipping_of_their_own(kind: Any) -> None:
+    stacked, each = parameters(0, 2), ((0.9, 0.95, 1.0), (0.8, 0.99, 0.0))
+    solo = [[nn.Parameter(p.detach()[r].clone()) for p in stacked] for r in range(2)]
+    betas = (kind([one[0] for one in each]), kind([one[1] for one in each]))
+    optimizer = AdamW(groups(stacked), betas=betas, clip=kind([one[2] for one in each]), replicas=2)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    alone = [AdamW(groups(s), betas=one[:2], clip=one[2]) for s, one in zip(solo, each, strict=True)]
+    for step in range(4):
+        give_gradients(stacked, step)
+        optimizer.step()
+        for r in range(2):
+            for p, q in zip(stacked, solo[r], strict=True):
+                assert p.grad is not None
+                q.grad = p.grad[r].clone()
+            alone[r].step()
+    for p, *both in zip(stacked, *solo, strict=True):
+        torch.testing.assert_close(p, torch.stack([q.detach() for q in both]), atol=1e-6, rtol=1e-6)

@@ -110,6 +110,21 @@ def test_where_someone_listens_to_the_blocks_they_are_called(monkeypatch: pytest
     assert len(heard) == 1
 
 
+@pytest.mark.parametrize(
+    "name", ["blocks.0.norm1", "blocks.1.norm2", "blocks.0.join1", "blocks.1.join2", "blocks.0.dropout", "final_norm"]
+)
+def test_where_someone_listens_to_a_part_that_the_fused_way_passes_by_it_is_called(name: str) -> None:
+    plain, kernels = pair()
+    heard: list[Tensor] = []
+    for model in (plain, kernels):
+        model.get_submodule(name).register_forward_hook(lambda module, inputs, output: heard.append(output))
+    x, y = tokens(2, 8), tokens(2, 8, seed=1)
+    torch.testing.assert_close(kernels(x, y), plain(x, y), atol=1e-5, rtol=1e-5)
+    ours, theirs = heard[: len(heard) // 2], heard[len(heard) // 2 :]
+    assert len(ours) == len(theirs) > 0 and not kernels.joins_fused()
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
 def test_names_states_and_copies_stay_as_they_were() -> None:
     plain, kernels = pair()
     assert [*kernels.state_dict()] == [*plain.state_dict()]

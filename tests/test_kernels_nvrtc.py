@@ -78,6 +78,18 @@ def test_a_damaged_lock_or_a_cache_that_cannot_be_written_to_stops_nobody(
     assert nvrtc.cubin("reduce_f32", "sm_90").code_type == "cubin"
 
 
+def test_where_nothing_can_be_locked_everyone_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(nvrtc.fcntl, "flock", refuse)
+    assert nvrtc.cubin("reduce_f32", "sm_90").code_type == "cubin"
+    monkeypatch.undo()
+    (nvrtc.cache_folder() / "locks").mkdir(exist_ok=True)
+    with nvrtc._alone("kept"), pytest.raises(OSError, match="of the body"), nvrtc._alone("other"):
+        raise OSError("of the body")
+
+
 def test_an_architecture_that_nvrtc_does_not_know_is_the_users_to_mend() -> None:
     with pytest.raises(UserError, match=r"NVRTC \d+\.\d+ does not know sm_999"):
         nvrtc.cubin("reduce_f32", "sm_999")

@@ -122,6 +122,13 @@ def test_s54_under_autocast_too(counter: CompileCounterWithBackend) -> None:
         torch.testing.assert_close(compiled(*inputs), _layer(*inputs), atol=1e-5, rtol=1e-5)
 
 
+def test_a_norm_with_a_bias_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="a norm with a bias needs a weight"):
+        norm.norm(x(), None, w(), "ln", 1e-5)
+    with pytest.raises(ValueError, match="a norm with a bias needs a weight"):
+        norm.add_norm(x(), x(1), None, w(), "ln", 1e-5)
+
+
 def test_an_op_on_a_device_without_kernels_says_what_to_set() -> None:
     from andrea.errors import UserError
     from andrea.kernels import backend

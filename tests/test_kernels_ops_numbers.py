@@ -246,3 +246,17 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         activation(drawn(3, 8), drawn(2, 8), "gelu")
     with pytest.raises(ValueError, match="targets"):
         cross_entropy(drawn(3, 8), torch.zeros(4, dtype=torch.int64))
+
+
+def test_the_head_s_bias_sees_one_over_n_as_it_is_not_as_bfloat16_rounds_it() -> None:
+    N, C, V = 83, 8, 400
+    generator = torch.Generator().manual_seed(3)
+    x, weight, bias = (torch.randn(s, generator=generator).bfloat16() for s in ((N, C), (V, C), (V,)))
+    targets = torch.randint(V, (N,), generator=generator)
+    rows = torch.ops.andrea.head_loss(x, weight, bias, targets, -100, 0.0, 0.0, True)[1]
+    expected = rows.double().sum(0) / N
+    bias.requires_grad_()
+    (head_loss(x, weight, bias, targets).sum() / N).backward()
+    assert bias.grad is not None
+    factor = (bias.grad.double() * expected).sum() / expected.square().sum()
+    assert abs(factor - 1) < 7e-4  # 1/83 is 0.2 % off in bfloat16

@@ -17,7 +17,7 @@
 constexpr int VEC = 16 / sizeof(T);
 constexpr int BLOCK = 256;
 
-// ---- Functions: value, and value with slope. Written with one exponential and one division, without cancellation. -----
+// ---- Functions: value, and value with slope. One exponential and one division; gelu by the error function as torch's. --
 
 __device__ __forceinline__ real logistic(real v) { return quotient(real(1), 1 + fast_exp(-v)); }
 

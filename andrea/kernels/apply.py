@@ -156,8 +156,8 @@ class KernelGPT(GPT):
         return last(x_BTC + branch)  # type: ignore[no-any-return]
 
     def joins_fused(self) -> bool:
-        """Whether every block is pre-norm, adds its branches as they are, and nobody listens at its door."""
-        return all(_joins(block) for block in self.blocks)
+        """Whether every block is pre-norm, adds its branches as they are, and nobody listens to what is passed by."""
+        return not _heard(self.final_norm) and all(_joins(block) for block in self.blocks)
 
 
 def _joins(block: Any) -> bool:
@@ -168,7 +168,14 @@ def _joins(block: Any) -> bool:
         and isinstance(block.norm1, Norm)
         and isinstance(block.norm2, Norm)
         and block.dropout.p == 0
-        and not (block._forward_hooks or block._forward_pre_hooks)
+        and not any(map(_heard, (block, block.norm1, block.norm2, block.join1, block.join2, block.dropout)))
+    )
+
+
+def _heard(module: nn.Module) -> bool:
+    """Whether a hook waits for a call of this module."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 

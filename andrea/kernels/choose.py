@@ -150,7 +150,8 @@ def _step(cfg: ModelConfig, train: dict[str, Any], kernels: str, device: torch.d
         optimizer = torch.optim.AdamW(parameters, fused=True)
     forward: Any = torch.compile(model) if train["compile"] == "on" else model
     half = train["dtype"] == "bfloat16"
-    tokens = torch.zeros(train["micro_batch"], cfg.context, dtype=torch.int64, device=device)
+    drawn = torch.Generator().manual_seed(0)  # rows of the table are read, and added to, as in a text: not one alone
+    tokens = torch.randint(cfg.vocab_size or 1, (train["micro_batch"], cfg.context), generator=drawn).to(device)
 
     def step() -> None:
         with torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext():

@@ -193,8 +193,8 @@ EXPORT_KERNEL(NAME(ce))
 #undef VALUES
 
 // The gradient above was made for an upstream gradient known in advance (1/N in training). Backward brings the one that
-// came: each row is multiplied by dloss / upstream. In training the two are equal and the kernel returns at once, having read
-// 8 bytes a row; the host never has to look at them. dst may be src.
+// came: each row is multiplied by dloss / upstream; the host never has to look at them. dst may be src: a row where the two are
+// equal then costs 8 bytes, else a copy.
 extern "C" __global__ void __launch_bounds__(256) NAME(ce_scale)(
     const T* src, i64 src_stride, T* dst, i64 dst_stride, const real* dloss, i64 dloss_stride, const real* upstream,
     i64 upstream_stride, i64 rows, int columns) {

@@ -239,18 +239,24 @@ def _setup_head(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Optional, ...]:
-    """Two products; what the losses weigh goes into the rows of the small factor (right for any weights, S56)."""
+    """Two products; what the losses weigh goes into the rows of the small factor (right for any weights, S56).
+
+    In training every row weighs 1/N: the products see shares of the largest weight, here 1, which no storage rounds.
+    """
     x, weight, bias, grad = ctx.saved_tensors
     lead, V = weight.shape[:-2], weight.shape[-2]
     weigh = dloss.reshape(*lead, -1, 1)
+    least = weigh.new_full((*lead, 1, 1), torch.finfo(weigh.dtype).tiny)  # also where there are no rows
+    largest = torch.cat([weigh.abs(), least], -2).amax(-2, keepdim=True)
+    share = weigh / largest
     rows_NV, rows_NC = grad.reshape(*lead, -1, V), x.reshape(*lead, -1, x.shape[-1])
     dx = dweight = dbias = None
     if ctx.needs_input_grad[0]:
         dx = ((rows_NV @ weight) * weigh).to(x.dtype).view(x.shape)
     if ctx.needs_input_grad[1]:
-        dweight = rows_NV.mT @ (rows_NC * weigh).to(x.dtype)
+        dweight = ((rows_NV.mT @ (rows_NC * share).to(x.dtype)) * largest).to(weight.dtype)
     if bias is not None and ctx.needs_input_grad[2]:
-        dbias = (weigh.mT.to(grad.dtype) @ rows_NV).view(bias.shape)
+        dbias = ((share.mT.to(grad.dtype) @ rows_NV) * largest).to(bias.dtype).view(bias.shape)
     return dx, dweight, dbias, None, None, None, None, None
 
 

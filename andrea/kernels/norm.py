@@ -57,6 +57,8 @@ def _forward(
     x: Tensor, delta: Optional, weight: Optional, bias: Optional, kind: str, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sum (empty without delta), y, mean (empty for rms), reciprocal deviation."""
+    if weight is None and bias is not None:
+        raise ValueError("a norm with a bias needs a weight: the backward sums for the bias only beside the weight")
     shape = _shape(x, dtype, (weight, bias))
     real = real_of(x.dtype)
     total = x.new_empty(x.shape if delta is not None else (0,))

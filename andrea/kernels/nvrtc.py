@@ -84,11 +84,12 @@ def _disk() -> Any:
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Only one process compiles a module; the others find it done."""
-    folder = cache_folder() / "locks"
-    folder.mkdir(exist_ok=True)
-    with (folder / name).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Only one process compiles a module; the others find it done. Where nothing can be locked, each compiles."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # another user's lock, or a file system without locks
+            folder = cache_folder() / "locks"
+            folder.mkdir(exist_ok=True)
+            fcntl.flock(held.enter_context((folder / name).open("a")), fcntl.LOCK_EX)
         yield
 
 
