@@ -344,7 +344,7 @@ def _tile(dtype: str, columns: int) -> tuple[int, int]:
     return width, -(-vectors // width)
 
 
-def _activation(name: str, dtype: str, rows_per_replica: int, replicas: int, columns: int, parts: int) -> Launch:
+def _activation(name: str, dtype: str, replicas: int, columns: int, parts: int) -> Launch:
     width, tiles = _tile(dtype, columns)
     parts = max(1, min(parts, LARGEST_GRID // (tiles * max(1, replicas))))
     return Launch(name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts})
@@ -364,7 +364,7 @@ def activation_forward(
     width, _ = _tile(dtype, columns)
     parts = -(-rows_per_replica // (256 // width * 4))
     name = f"act_fwd_{function}_{'gated' if gated else 'plain'}_{dtype}"
-    return _activation(name, dtype, rows_per_replica, replicas, columns, parts)
+    return _activation(name, dtype, replicas, columns, parts)
 
 
 def activation_backward(
@@ -383,7 +383,7 @@ def activation_backward(
     blocks = limits.multiprocessors * (2 if gated else 3) * 4
     parts = min(-(-blocks // (tiles * max(1, replicas))), -(-rows_per_replica // (256 // width * 2)))
     name = f"act_bwd_{function}_{'gated' if gated else 'plain'}_{dtype}"
-    return _activation(name, dtype, rows_per_replica, replicas, columns, parts)
+    return _activation(name, dtype, replicas, columns, parts)
 
 
 def reduce_parts(real: str, segments: int, parts: int, columns: int) -> Launch:
