@@ -201,3 +201,11 @@ def test_parameters_have_the_names_that_other_rooms_rely_on() -> None:
     blocks = {f"blocks.{i}.{part}.{kind}" for i in range(2) for part in parts for kind in ("weight", "bias")}
     tables = {"token_embedding.weight", "position_embedding.weight", "final_norm.weight", "final_norm.bias"}
     assert names == blocks | tables
+
+
+def test_parameters_stand_in_the_order_in_which_older_runs_summed_their_gradients_norms() -> None:
+    """Another order clips by other bits under the same run id."""
+    model = build_model(ModelConfig(vocab_size=5, context=2, d_model=4, n_head=2, n_layer=1, bias=False))
+    inside = [f"blocks.0.{part}.weight" for part in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.up", "mlp.down")]
+    tables = ["token_embedding.weight", "position_embedding.weight"]
+    assert [name for name, _ in model.named_parameters()] == [*tables, *inside, "final_norm.weight"]

@@ -18,6 +18,8 @@ from andrea.model.placements import DeepNorm
 class Block(nn.Module):
     """The parts of a block; a placement wires them."""
 
+    attn: nn.Module
+    mlp: nn.Module
     norm1: nn.Module
     norm2: nn.Module
     after1: nn.Module
@@ -26,10 +28,12 @@ class Block(nn.Module):
     def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
         super().__init__()
         join = variant("residual", cfg.residual)
-        for site in sites:
-            self.add_module(site, build_norm(cfg))
-        self.attn = variant("attention", cfg.attention).build(cfg)
-        self.mlp = variant("activation", cfg.activation).build(cfg)
+        # The order of the parameters is the order in which the gradient's norm is summed: another one gives other bits.
+        for name, axis in (("attn", "attention"), ("mlp", "activation")):
+            for site in sites:
+                if site.endswith("1") == (name == "attn"):
+                    self.add_module(site, build_norm(cfg))
+            self.add_module(name, variant(axis, getattr(cfg, axis)).build(cfg))
         self.join1, self.join2 = join.build(cfg), join.build(cfg)
         self.dropout = nn.Dropout(cfg.dropouts.residual)
 
