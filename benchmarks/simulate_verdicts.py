@@ -1,12 +1,15 @@
 """How often is a verdict false? The tables of docs/method.md, from synthetic studies through the real code.
 
-    python benchmarks/simulate_verdicts.py                    about five minutes on one core
+    python benchmarks/simulate_verdicts.py                    about ten minutes on one core
     python benchmarks/simulate_verdicts.py --studies 1000     as in docs/method.md
+    python benchmarks/simulate_verdicts.py --only saved       one table
 
 No model is trained; every number follows from the seed.
 """
 
 import argparse
+import itertools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,9 +19,11 @@ import numpy as np
 from andrea.verdict.design import KINDS
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.simulate import Tally, World, simulate, simulate_design
+from andrea.verdict.simulate_beside import Pairs, false_alarms, over_documents, ruler_power, slopes
+from andrea.verdict.simulate_beside import saved as tokens_saved
 
 NS = (3, 5, 10)
-KS = (1, 4)
+KS = (1, 4, 8)
 TINY = 0.001
 """A margin too small for `equivalent`: every verdict on equal arms is then false."""
 M = 0.05
@@ -34,11 +39,21 @@ WORLDS = {
     "cliff 0.1 decade above": World(cliff=0.1, noise=0.003),
     "cliff 0.3, steeper below": World(cliff=0.3, skew=-4, noise=0.003),
     "arms twice as noisy": World(noise_ratio=2.0),
-    "t3 tails": World(heavy=True),
+    "t3 tails": World(shape="t3"),
+    "skewed noise, equal": World(shape="lognormal"),
+    "skewed noise, arms 3 ×": World(shape="exponential", noise_ratio=3.0),
+    "very skewed noise, arms 3 ×": World(shape="lognormal", noise_ratio=3.0),
+    "replicates alike, 10 %": World(alike=0.1),
+    "replicates alike, 30 %": World(alike=0.3),
     "optimum near the edge": World(spread=1.4),
     "optimum of a seed ± 0.05": World(wobble=0.05),
     "optimum of a seed ± 0.1": World(wobble=0.1),
 }
+
+EQUIVALENTS = (
+    "parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above", "arms twice as noisy",
+    "t3 tails", "very skewed noise, arms 3 ×", "replicates alike, 30 %",
+)  # fmt: skip
 
 Rows = Iterator[tuple[str, ...]]
 
@@ -47,14 +62,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=500, help="studies per cell")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=list(TABLES), nargs="+", help="these tables; default: all")
     args = parser.parse_args()
+    only = args.only or list(TABLES)
     start = time.perf_counter()
     for title, rows in (
-        ("Designs of tuning, equal arms", designs(args.studies, args.seed)),
-        ("False verdicts on equal arms", false_verdicts(args.studies, args.seed)),
-        ("Factorial designs, equal cells", factorials(args.studies, args.seed)),
-        (f"False equivalence at a true effect of m = {M}", false_equivalents(args.studies, args.seed)),
-        (f"Power, m = {M}", powers(args.studies, args.seed)),
+        (title, make(args.studies, args.seed)) for name, (title, make) in TABLES.items() if name in only
     ):
         print(f"\n**{title}** ({args.studies} studies a cell, seed {args.seed})\n")
         header = next(rows)
@@ -104,9 +117,9 @@ def factorials(studies: int, seed: int) -> Rows:
 def false_equivalents(studies: int, seed: int) -> Rows:
     """Arms that really differ by m: shares of studies with any equivalent."""
     yield "world", "k", "false, tests alone: n = 3 / 5 / 10", "false, with regret"
-    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above", "t3 tails"):
+    for name in EQUIVALENTS:
         for k in KS:
-            world = replace(WORLDS[name], effects=(M, -M, M, -M)[:k])
+            world = replace(WORLDS[name], effects=(M, -M, M, -M, M, -M, M, -M)[:k])
             tallies = [simulate(world, Protocol(m=M, seeds=n), studies, seed) for n in NS]
             alone = _percent(t.unguarded["equivalent"] / studies for t in tallies)
             yield name, str(k), alone, _percent(t.share("equivalent") for t in tallies)
@@ -123,13 +136,79 @@ def powers(studies: int, seed: int) -> Rows:
                 yield name, str(n), f"{effect:g}", *(_percent([tally.share(word)]) for word in words)
 
 
+def controls(studies: int, seed: int) -> Rows:
+    """False alarms of the A/A control, and what the ruler sees; quick, so ten times as many studies."""
+    yield (
+        "n",
+        *(f"A/A fails, sd of a difference {ratio:g} m" for ratio in (0.5, 2, 10)),
+        *(f"ruler seen, half costs {ratio:g} sd" for ratio in (0, 1, 2, 4)),
+    )
+    for n in NS:
+        pairs, sd = Pairs(n=n), Pairs().noise * math.sqrt(2)
+        alarms = [false_alarms(pairs, sd / ratio, 10 * studies, seed) for ratio in (0.5, 2, 10)]
+        seen = [ruler_power(replace(pairs, half=ratio * sd), 0.05, 10 * studies, seed) for ratio in (0, 1, 2, 4)]
+        yield str(n), *(_percent([share], 2) for share in alarms), *(_percent([share]) for share in seen)
+
+
+def saved(studies: int, seed: int) -> Rows:
+    """Tokens saved: half costs 0.05 nats, double gains 0.04 (a law t^-0.3: 0.0406); ten times as many studies."""
+    laws = {"line": None, "t^-0.3": 0.3}
+    yield "law", "n", "effect", "interval given", "holds, of those given", "given and wrong, of all"
+    for (law, power), n in itertools.product(laws.items(), NS):
+        for effect in (0.0, 0.01, 0.025, 0.04, -0.02):
+            told = tokens_saved(Pairs(n=n), effect, 0.05, 10 * studies, seed, power=power)
+            shares = (told.given, told.held, told.wrong)
+            yield law, str(n), f"{effect:+g}", *(_percent([share]) for share in shares)
+
+
+def documents(studies: int, seed: int) -> Rows:
+    """The interval over documents, whose lengths are lognormal; ten times as many studies."""
+    yield (
+        "documents",
+        *(f"{what}, lengths σ = {u:g}" for what in ("scatter alike", "long ones less") for u in (0, 1, 1.5)),
+    )
+    for count in (2, 3, 5, 12, 40):
+        cells = [(by, unequal) for by in (0.0, 1.0) for unequal in (0.0, 1.0, 1.5)]
+        held = (over_documents(count, unequal, 10 * studies, seed, by_length=by).held for by, unequal in cells)
+        yield str(count), *(_percent([share]) for share in held)
+
+
+def trends(studies: int, seed: int) -> Rows:
+    """The interval of a slope over sizes whose effect is the same; ten times as many studies."""
+    yield "sizes", "pairs", "noise", "same seeds cover", "other seeds cover"
+    for ns, noises in (
+        ((3, 3), (0.005, 0.005)), ((5, 5), (0.005, 0.02)), ((3, 3, 3), (0.005, 0.005, 0.005)),
+        ((5, 5, 5), (0.01, 0.003, 0.02)), ((5, 3, 8), (0.01, 0.003, 0.02)),
+    ):  # fmt: skip
+        same = _percent([slopes(ns, noises, 10 * studies, seed, same=True).held]) if len(set(ns)) == 1 else "–"
+        other = _percent([slopes(ns, noises, 10 * studies, seed, same=False).held])
+        yield str(len(ns)), _listed(ns), _listed(noises), same, other
+
+
+TABLES = {
+    "designs": ("Designs of tuning, equal arms", designs),
+    "false": ("False verdicts on equal arms", false_verdicts),
+    "factorial": ("Factorial designs, equal cells", factorials),
+    "equivalent": (f"False equivalence at a true effect of m = {M}", false_equivalents),
+    "power": (f"Power, m = {M}", powers),
+    "controls": ("Controls", controls),
+    "saved": ("Tokens saved", saved),
+    "documents": ("The interval over documents holds the mean", documents),
+    "trends": ("The interval of a slope holds 0", trends),
+}
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
 def _false(tallies: Sequence[Tally]) -> tuple[str, str]:
     alone = _percent(t.unguarded["false"] / t.studies for t in tallies)
     return alone, _percent(t.share("false") for t in tallies)
 
 
-def _percent(shares: Iterator[float] | Sequence[float]) -> str:
-    return " / ".join(f"{100 * share:.1f}" for share in shares) + " %"
+def _percent(shares: Iterator[float] | Sequence[float], digits: int = 1) -> str:
+    return " / ".join(f"{100 * share:.{digits}f}" for share in shares) + " %"
 
 
 def _pair(values: list[float]) -> str:

@@ -4,12 +4,15 @@ Bounds are what a binomial of 5 % exceeds once in a thousand times; seeds are fi
 prints the whole table.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.simulate import World, simulate, without_regret
+from andrea.verdict.simulate_beside import Pairs, false_alarms, ruler_power
 
 TINY = 0.001
 """A margin too small for `equivalent`, so that every verdict on equal arms is false."""
@@ -18,6 +21,11 @@ TINY = 0.001
 def at_most(studies: int, share: float = 0.05) -> float:
     """The share that so many studies exceed once in a thousand times if the true one is `share`."""
     return float(stats.binom.isf(0.001, studies, share)) / studies
+
+
+def at_least(studies: int, share: float) -> float:
+    """The share that so many studies stay below once in a thousand times if the true one is `share`."""
+    return float(stats.binom.ppf(0.001, studies, share)) / studies
 
 
 def test_midpoints_and_vertex_hold_what_grid_and_argmin_do_not() -> None:
@@ -72,20 +80,52 @@ EQUAL = {
     "steeper below": World(skew=-4, noise=0.003),
     "cliff": World(cliff=0.1, noise=0.003),
     "unequal noise": World(noise_ratio=2.0),
-    "t3 tails": World(heavy=True),
+    "t3 tails": World(shape="t3"),
+}
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_an_a_a_control_of_a_right_study_fails_once_in_two_hundred(n: int) -> None:
+    studies = 600
+    assert false_alarms(Pairs(n=n), 0.001, studies, seed=22) <= at_most(studies, 0.005)
+    assert false_alarms(Pairs(n=n), 0.05, studies, seed=22) == 0, "no pair strays beyond m"
+
+
+def test_the_ruler_sees_what_half_the_tokens_cost_and_nothing_where_they_cost_nothing() -> None:
+    studies, sd = 500, 0.005 * 2**0.5
+    assert ruler_power(Pairs(half=0.0), 0.05, studies, seed=23) <= at_most(studies)
+    assert ruler_power(Pairs(half=4 * sd), 0.05, studies, seed=23) > 0.98
+    assert ruler_power(Pairs(n=3, half=sd), 0.05, studies, seed=23) < 0.5, "small studies see little"
+
+
+FAILS = {
+    "skewed noise, three times the baseline's": (World(shape="lognormal", noise_ratio=3.0), 5, 0.08),
+    "replicates alike": (World(alike=0.3), 10, 0.30),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("k", [1, 4, 8])
 @pytest.mark.parametrize("name", EQUAL)
 def test_false_verdicts_on_equal_arms_stay_near_five_percent_per_family(name: str, k: int) -> None:
-    studies = 300
-    world = World(**{**EQUAL[name].__dict__, "effects": (0.0,) * k})
-    for n in (3, 5, 10) if name in ("parabola", "steeper below", "cliff") else (5,):
+    """And simultaneous intervals cover 93 to 97 %; where the valley is skewed they do with the regret added."""
+    studies = 150 if k == 8 else 200
+    world = replace(EQUAL[name], effects=(0.0,) * k)
+    for n in (3, 5, 10) if name in ("parabola", "steeper below", "cliff") and k < 8 else (5,):
         tally = simulate(world, Protocol(m=TINY, seeds=n), studies, seed=n)
         assert tally.share("false") <= at_most(studies), f"n = {n}"
         assert tally.covered_with_regret / studies >= 1 - at_most(studies), f"n = {n}"
+        if name not in ("steeper below", "cliff"):
+            assert 1 - at_most(studies, 0.07) <= tally.covered / studies <= 1 - at_least(studies, 0.03), f"n = {n}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "n", "documented"), FAILS.values(), ids=FAILS)
+def test_what_breaks_the_t_tests_assumptions_fails_as_documented(world: World, n: int, documented: float) -> None:
+    """docs/method.md, *What is not covered*: noise that is skewed in the arms alone, replicates that are alike."""
+    studies = 500
+    false = simulate(world, Protocol(m=TINY, seeds=n), studies, seed=21).share("false")
+    assert abs(false - documented) <= 3 * (2 * documented * (1 - documented) / studies) ** 0.5
 
 
 @pytest.mark.slow
@@ -101,12 +141,12 @@ def test_where_a_seeds_optimum_strays_the_method_fails_as_documented(wobble: flo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("name", ["parabola", "steeper below", "cliff"])
-def test_false_equivalence_at_the_margin_stays_near_five_percent(name: str, k: int) -> None:
-    studies = 300
-    world = World(**{**EQUAL[name].__dict__, "effects": (0.05, -0.05, 0.05, -0.05)[:k]})
-    tally = simulate(world, Protocol(m=0.05), studies, seed=11)
+@pytest.mark.parametrize(("k", "n"), [(1, 10), (4, 5), (8, 3)])
+@pytest.mark.parametrize("name", ["parabola", "steeper below", "cliff", "unequal noise", "t3 tails"])
+def test_false_equivalence_at_the_margin_stays_near_five_percent(name: str, k: int, n: int) -> None:
+    studies = 120
+    world = replace(EQUAL[name], effects=(0.05, -0.05, 0.05, -0.05, 0.05, -0.05, 0.05, -0.05)[:k])
+    tally = simulate(world, Protocol(m=0.05, seeds=n), studies, seed=11)
     assert tally.share("equivalent") <= at_most(studies)
 
 

@@ -12,7 +12,7 @@ from andrea.verdict import paired, rule
 from andrea.verdict.design import KINDS, Contrast, Factors, contrasts
 from andrea.verdict.judge import UNDER_TRAINED, digests, fates, planned_seeds, under_trained, unstable
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.records import ArmData, Difference
+from andrea.verdict.records import ArmData, Controls, Difference
 
 Word = Literal["better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"]
 
@@ -68,6 +68,7 @@ def effects(
     *,
     seeds: Sequence[int] | None = None,
     alpha: float | None = None,
+    controls: Controls | None = None,
 ) -> list[Effect]:
     """Judge every effect of a factorial design, by the rule by which arms are judged.
 
@@ -80,6 +81,7 @@ def effects(
         arms: every cell by name, also those that could not be trained.
         seeds: the planned seeds; the protocol's by default.
         alpha: what this look may spend on each family; by default `protocol.alpha`.
+        controls: outcomes of the controls, which void effects as they void arms' verdicts.
 
     Raises:
         UserError: fewer than two seeds.
@@ -92,7 +94,16 @@ def effects(
     for kind in KINDS:
         family = [contrast for contrast in every if contrast.kind == kind]
         found += _judged(protocol, family, arms, planned, level, lost)
-    return found
+    return [_controlled(effect, controls) for effect in found]
+
+
+def _controlled(effect: Effect, controls: Controls | None) -> Effect:
+    """An effect, or that a control has voided it."""
+    if controls and controls.failed:
+        return _say(effect, "invalid", *rule.control_failed(controls.failed))
+    if controls and controls.ruler is False and effect.verdict in rule.VOID:
+        return _say(effect, "invalid", *rule.RULER)
+    return effect
 
 
 def _judged(
@@ -230,5 +241,5 @@ def _say(frame: Effect, word: Word, cause: str, reason: str) -> Effect:
     whole = all(counts["good"] == sum(counts.values()) for counts in frame.counts.values())
     if word != "invalid" and whole:
         return said
-    blank = replace(said, mean=None, sd=None, interval=None)
+    blank = replace(said, mean=None, sd=None, interval=None, **rule.UNTESTED)
     return replace(blank, pairs_needed=None, pairs_needed_regret=None, smallest_visible=None)

@@ -36,7 +36,8 @@ def judge(
         seeds: the planned seeds, one pair each; the protocol's replication seeds by default. A *confirmation*
             passes its own new block and is judged by that alone.
         alpha: what this *look* may spend; by default all of `protocol.alpha`, as there is one look.
-        controls: outcomes of the controls; a failed one makes every verdict *invalid*. By default none were run.
+        controls: outcomes of the controls; a failed repeat or A/A makes every verdict *invalid*, a failed ruler those
+            that saw nothing. By default none were run.
 
     Raises:
         UserError: fewer than two seeds, or names that are not distinct.
@@ -51,7 +52,9 @@ def judge(
     tested = [frame if done else _test(frame) for done, frame in zip(early, frames, strict=True)]
     holm = rule.adjusted([frame.p for frame in tested], [frame.p_regret for frame in tested])
     adjusted = [replace(frame, **values) for frame, values in zip(tested, holm, strict=True)]
-    return [done or _late(frame, level) for done, frame in zip(early, adjusted, strict=True)]
+    judged = [done or _late(frame, level) for done, frame in zip(early, adjusted, strict=True)]
+    void = controls is not None and controls.ruler is False
+    return [_say(v, "invalid", *rule.RULER) if void and v.verdict in rule.VOID else v for v in judged]
 
 
 def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> list[int]:
@@ -144,7 +147,7 @@ def _early(
 ) -> Verdict | None:
     """The verdicts that come before any test of means, or None."""
     if controls and controls.failed:
-        return _say(frame, "invalid", "control failed", f"control failed: {' and '.join(controls.failed)}")
+        return _say(frame, "invalid", *rule.control_failed(controls.failed))
     if len(digests(baseline, seeds) | digests(arm, seeds)) > 1:
         return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
     if lost := under_trained(baseline, seeds):
@@ -209,5 +212,5 @@ def _say(frame: Verdict, word: Word, cause: str, reason: str) -> Verdict:
         return said
     # What survived a divergence, a crash or a kill is a selection, and what was measured differently is no
     # difference: the pairs are there to be seen, and nothing is computed from them.
-    blank = replace(said, mean=None, sd=None, interval=None)
+    blank = replace(said, mean=None, sd=None, interval=None, **rule.UNTESTED)
     return replace(blank, pairs_needed=None, pairs_needed_regret=None, smallest_visible=None)

@@ -9,8 +9,10 @@ from andrea.verdict.rates import Side
 
 Word = Literal["better", "worse", "equivalent", "unstable", "inconclusive", "invalid"]
 
-METHOD = 1
-"""Version of the method; a report regraded with a newer one says which verdicts change."""
+METHOD = 2
+"""Version of the method; a report regraded with a newer one says which verdicts change.
+
+2: controls void verdicts; effects of a factorial design whose baseline did not train are *invalid*."""
 
 
 def good(outcome: str, stalled: bool | None, loss: float | None) -> bool:
@@ -68,10 +70,12 @@ class Controls:
     """One run done twice agrees with itself."""
     a_a: bool | None = None
     """The baseline with other initial weights does not differ from itself."""
+    ruler: bool | None = None
+    """The baseline comes out worse on half the tokens; where not, the study cannot see so large a difference."""
 
     @property
     def failed(self) -> list[str]:
-        """Names of the controls that failed."""
+        """Names of the failed controls that make every verdict *invalid*; the ruler's failure voids some only."""
         return [name for name, ok in (("repeat", self.repeat), ("A/A", self.a_a)) if ok is False]
 
 

@@ -9,6 +9,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 from andrea.verdict import paired
 
 HARDLY = "rate hardly tuned"
+VOID = ("equivalent", "absent", "inconclusive")
+"""Words that a failed ruler takes away: they say that nothing was seen, by an experiment that sees too little."""
+RULER = (
+    "ruler failed",
+    "ruler failed: the baseline on half the tokens was not seen to be worse, so to have seen nothing tells nothing",
+)
+"""Cause and reason of what a failed ruler has made invalid."""
+UNTESTED: dict[str, Any] = dict.fromkeys(("p", "p_regret", "p_holm", "p_holm_regret", "tost_p", "tost_p_regret"))
+"""The p values of what is not judged by tests."""
 
 
 class Tested(Protocol):
@@ -76,6 +85,11 @@ def rule(found: Tested, alpha: float, k: int) -> Ruling:
     if found.p_holm < alpha:
         return Ruling("better" if found.mean < 0 else "worse", not real, weak if real else "")
     return Ruling("nothing", False, "")
+
+
+def control_failed(names: Sequence[str]) -> tuple[str, str]:
+    """Cause and reason of what a failed repeat or A/A has made invalid."""
+    return "control failed", f"control failed: {' and '.join(names)}"
 
 
 def what_would_tell(m: float, n: int, needed: int | None, guarded: int | None) -> str:

@@ -1,10 +1,10 @@
-"""Seeds of tuning and of replication: two ranges that can never meet.
+"""Seeds of tuning, of replication and of the A/A control: three ranges that can never meet.
 
 A rate chosen on the seeds that later judge it would be chosen partly for those seeds' luck.
 """
 
 BLOCK = 1_000_000
-"""Tuning uses [BLOCK, 2·BLOCK); replication uses [0, BLOCK)."""
+"""Replication uses [0, BLOCK), tuning [BLOCK, 2·BLOCK), the A/A control [2·BLOCK, 3·BLOCK)."""
 
 
 def replication_seed(i: int) -> int:
@@ -15,6 +15,16 @@ def replication_seed(i: int) -> int:
 def tuning_seed(i: int) -> int:
     """Tuning seed `i`. One study's trials all use seed 0, so that rates and arms are compared on one draw."""
     return BLOCK + _within(i)
+
+
+def control_seed(i: int) -> int:
+    """The seed of the initial weights of the `i`-th A/A run; its batches and dropout are those of replicate `i`."""
+    return 2 * BLOCK + _within(i)
+
+
+def confirmation_seeds(n: int) -> list[int]:
+    """The block of replication seeds that a confirmation of n pairs is judged by: those after the first block."""
+    return [replication_seed(n + i) for i in range(n)]
 
 
 def _within(i: int) -> int:

@@ -6,7 +6,9 @@ verdicts. benchmarks/simulate_verdicts.py prints the tables of docs/method.md.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +29,16 @@ DRAWS = 400
 """Redrawn choices per arm: fewer than a study's, the percentile is as good for counting."""
 
 
+Shape = Literal["normal", "t3", "exponential", "lognormal"]
+_UNITS: dict[Shape, Callable[[np.random.Generator], float]] = {
+    "normal": lambda rng: float(rng.standard_normal()),
+    "t3": lambda rng: float(rng.standard_t(3)) / math.sqrt(3),
+    "exponential": lambda rng: float(rng.standard_exponential()) - 1,
+    "lognormal": lambda rng: (math.exp(rng.standard_normal()) - math.sqrt(math.e)) / math.sqrt(math.e * (math.e - 1)),
+}
+"""Draws of mean 0 and standard deviation 1."""
+
+
 @dataclass(frozen=True)
 class World:
     """What is true, and how noisy it is to look at it. Losses in nats, distances in decades of learning rate."""
@@ -41,8 +53,11 @@ class World:
     """Standard deviation of what a run shares with no other."""
     noise_ratio: float = 1.0
     """Noise of the arms over the baseline's."""
-    heavy: bool = False
-    """Noise with the tails of a t distribution with 3 degrees of freedom, of the same standard deviation."""
+    shape: Shape = "normal"
+    """Of the noise, at the same standard deviation: t3 has the tails of a t distribution with 3 degrees of freedom;
+    exponential and lognormal (of σ = 1) are skewed to high losses. Equally noisy arms have symmetric differences."""
+    alike: float = 0.0
+    """Share of the noise's variance that all replicates of an arm have in common: seeds that are not independent."""
     shared: float = 0.01
     """Standard deviation of what runs of one seed share: pairing cancels it."""
     spread: float = 0.5
@@ -60,8 +75,15 @@ class World:
 
     def draw(self, rng: np.random.Generator, arm: int) -> float:
         """The part of one run's loss that is its own; arm 0 is the baseline."""
-        unit = float(rng.standard_t(3)) / math.sqrt(3) if self.heavy else float(rng.standard_normal())
-        return unit * self.noise * (self.noise_ratio if arm else 1.0)
+        return _UNITS[self.shape](rng) * self.noise * (self.noise_ratio if arm else 1.0)
+
+    def replicates(self, rng: np.random.Generator, arm: int, n: int) -> list[float]:
+        """The same of the replicates of one arm, which may have something in common."""
+        own = [self.draw(rng, arm) for _ in range(n)]
+        if not self.alike:
+            return own
+        shared = self.draw(rng, arm)
+        return [math.sqrt(self.alike) * shared + math.sqrt(1 - self.alike) * mine for mine in own]
 
 
 @dataclass
@@ -136,9 +158,9 @@ def draw_arms(world: World, protocol: Protocol, rng: np.random.Generator) -> tup
         u = math.log10(choice.lr) - optimum
         level = LEVEL + (world.effects[i - 1] if i else 0.0)
         runs = {}
-        for seed, luck in zip(seeds, common, strict=True):
+        for seed, luck, own in zip(seeds, common, world.replicates(rng, i, len(seeds)), strict=True):
             here = u + world.wobble * rng.standard_normal()
-            loss = level + world.above(here) + luck + world.draw(rng, i)
+            loss = level + world.above(here) + luck + own
             runs[seed] = Replicate(loss, stalled=here >= world.cliff)
         arms.append(ArmData(name, runs, choice.edge, estimated[name], choice.hardly_tuned))
         if estimated[name] is not None:

@@ -1,0 +1,98 @@
+"""An interval over documents, beside the one over seeds: would other texts have said the same?
+
+Random here are the documents, as if drawn from a population of documents like these; the trained models, and with them
+the seeds, are fixed. The interval over seeds is the other half: there the seeds are random and the text is fixed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+LEVEL = 0.95
+
+Losses = Mapping[int, Mapping[str, tuple[int, float]]]
+"""By seed and document: evaluated tokens, and the loss on them in nats per token."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The mean difference over all evaluated tokens, and how far it may stray with the documents."""
+
+    n_documents: int
+    mean: float | None
+    """Mean over tokens, and over seeds, of arm − baseline, nats."""
+    interval: tuple[float, float] | None
+    level: float = LEVEL
+    freedom: float | None = None
+    """Degrees of freedom: documents − 1 where all are equally long, fewer where a few long ones decide."""
+    reason: str = ""
+    """Why there is no interval."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        values = asdict(self)
+        values["interval"] = list(self.interval) if self.interval else None
+        return values
+
+
+def over_documents(arm: Losses, baseline: Losses) -> Documents:
+    """Interval over documents of the mean paired difference.
+
+    Every document has one value, δ: the mean over the seeds of arm − baseline. The estimate is their mean weighted by
+    tokens, which is the difference of the final losses: a ratio estimator, whose variance is robust to documents that
+    scatter differently (the sandwich of a weighted least squares with one coefficient, HC2), with the degrees of
+    freedom of Bell & McCaffrey (2002). Documents of equal length give the t interval of δ.
+
+    Refused, with the reason: fewer than two documents; seeds without their pair; runs that were evaluated on other
+    documents or on other tokens of them; a loss that is not finite.
+    """
+    if why := _not_paired(arm, baseline):
+        return Documents(0, None, None, reason=why)
+    seeds = sorted(arm)
+    names = sorted(arm[seeds[0]])
+    tokens = np.array([arm[seeds[0]][name][0] for name in names], dtype=float)
+    each = np.array([[arm[seed][name][1] - baseline[seed][name][1] for name in names] for seed in seeds])
+    delta, share = each.mean(axis=0), tokens / tokens.sum()
+    mean, n = float(share @ delta), len(names)
+    if not math.isfinite(mean):
+        return Documents(n, None, None, reason="a loss is not finite")
+    if n < 2:
+        return Documents(n, mean, None, reason="one document says nothing about others")
+    error, freedom = _sandwich(delta - mean, share)
+    half = error * float(-special.stdtrit(freedom, (1 - LEVEL) / 2))
+    return Documents(n, mean, (mean - half, mean + half), LEVEL, freedom)
+
+
+def _not_paired(arm: Losses, baseline: Losses) -> str:
+    """Why these runs cannot be compared document by document; empty where they can."""
+    if not arm or arm.keys() != baseline.keys():
+        return "some planned pair is not whole"
+    runs = [*arm.values(), *baseline.values()]
+    asked = [{name: tokens for name, (tokens, _) in run.items()} for run in runs]
+    if any(other != asked[0] for other in asked):
+        return "runs were evaluated on different documents"
+    if not asked[0] or not all(tokens > 0 for tokens in asked[0].values()):
+        return "the evaluated text has no documents"
+    return ""
+
+
+def _sandwich(
+    residuals: np.ndarray[Any, np.dtype[np.float64]], share: np.ndarray[Any, np.dtype[np.float64]]
+) -> tuple[float, float]:
+    """Standard error of the weighted mean, and its degrees of freedom.
+
+    V = Σ p² e² / (1 − p) is unbiased where documents scatter as their length says (variance ∝ 1/tokens), and robust
+    where not; it is a quadratic form δ'Aδ, so matching two moments gives (tr)² / tr² of A under that model.
+    """
+    weight = share**2 / (1 - share)
+    variance = float(weight @ residuals**2)
+    # Residuals are M δ with M = I − 1 p', and δ scatters as 1/√p: all in units of that.
+    n = len(share)
+    scale = 1 / np.sqrt(share)
+    maker = (np.eye(n) - share[None, :]) * scale[None, :]
+    form = maker.T @ (weight[:, None] * maker)
+    return math.sqrt(variance), float(np.trace(form) ** 2 / np.sum(form * form))
