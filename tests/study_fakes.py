@@ -21,7 +21,8 @@ from andrea.store.digest import digest
 from andrea.store.files import append_line, read_json, read_lines
 from andrea.store.runs import RunBusy, RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import dispatch, frozen
+from andrea.study import dispatch, frozen, speed
+from andrea.study.asked import Asked
 from andrea.study.controller import run_study
 from andrea.study.events import Observer
 from andrea.study.executors import InlineExecutor
@@ -34,8 +35,8 @@ BEST = {"gelu_tanh": -2.4, "gelu": -2.4, "relu": -2.6, "swiglu": -2.2}
 FROZEN_AT = "2026-01-01T00:00:00+00:00"
 
 
-def identify(config, fingerprint, platform):
-    identity = {"config": config.model_dump(mode="json"), "data": fingerprint, "platform": platform}
+def identify(config, fingerprint, platform, repeat=0):
+    identity = {"config": config.model_dump(mode="json"), "data": fingerprint, "platform": platform, "repeat": repeat}
     return identity, digest(identity)
 
 
@@ -47,10 +48,18 @@ SYNTHETIC = {
 """What stands in the place of the real identity, which needs torch."""
 
 
+def measure(folder, study, say, budget_s=0.0):
+    """What `andrea.study.speed.measure` does, in no time: a step of ReLU takes four fifths of one of the baseline."""
+    ratios = {arm: {"ratio": 0.8 if arm == "relu" else 1.0} for arm in study.arms if arm != study.baseline}
+    folder.write(speed.FILE, {"format": speed.FORMAT, "arms": {arm: {} for arm in study.arms}, "ratio": ratios})
+    return speed.read(folder, study)
+
+
 def patched(monkeypatch):
     """For one test: the synthetic identity, a controller that looks around often, and no waiting for the disk."""
     for name, fake in SYNTHETIC.items():
         monkeypatch.setattr(frozen, name, fake)
+    monkeypatch.setattr(speed, "measure", measure)
     monkeypatch.setattr(dispatch, "POLL_S", 0.02)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # a kill loses nothing that was written; a power cut would
 
@@ -64,10 +73,9 @@ def make_study(root, name="study", arms=("gelu_tanh", "relu"), train=None, froze
         "arms": {arm: {"set": {"model.activation": arm}} for arm in arms},
         "protocol": {"m": 0.05, "seeds": 3, **protocol},
     }
+    common = merge({"model": {"vocab_size": 256}, "train": {"tokens": 512, "device": "cpu"}}, train or {})
     configs = {
-        arm: RunConfig.model_validate(
-            merge({"model": {"activation": arm, "vocab_size": 256}, "train": {"tokens": 512}}, train or {})
-        ).model_dump(mode="json")
+        arm: RunConfig.model_validate(merge(common, {"model": {"activation": arm}})).model_dump(mode="json")
         for arm in arms
     }
     return write_study(store, name, "ablation", asked, configs, arms[0], frozen_at), store
@@ -131,9 +139,9 @@ class Impatient(Observer):
             raise KeyboardInterrupt
 
 
-def go(folder, store, *observers):
-    """A whole command on a study."""
-    return run_study(folder, store, InlineExecutor(RUN), observers)
+def go(folder, store, *observers, **asked):
+    """A whole command on a study; what is asked beside its question as `controls=True` and so on."""
+    return run_study(folder, store, InlineExecutor(RUN), observers, Asked(**asked))
 
 
 def verdict(folder, arm="relu"):
@@ -142,8 +150,8 @@ def verdict(folder, arm="relu"):
 
 
 def misbehave(root, do, times=1000, **match):
-    """From now on runs that match (activation, norm_placement, lr, seed, eval_part) do this, at their first `times`
-    attempts."""
+    """From now on runs that match (activation, norm_placement, lr, seed, eval_part, init_seed, tokens, repeat) do this,
+    at their first `times` attempts."""
     append_line(Path(root) / "behaviour.jsonl", {"do": do, "times": times, "match": match})
 
 
@@ -187,9 +195,10 @@ def note_process(root, cfg, data_folder, run_id, identity):
 
 
 def train(root, cfg, run_id, attempt):
+    (attempt / "metrics.jsonl").unlink(missing_ok=True)  # an earlier attempt's, which left no checkpoint
     append_line(attempt / "metrics.jsonl", {"kind": "train", "step": 1, "tokens": 512, "loss": 3.0})
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-    do = _behaviour(root, cfg, run_id)
+    do = _behaviour(root, cfg, run_id, attempt)
     print(f"training {run_id}", flush=True)
     if do == "raise":
         raise RuntimeError("a transient fault\nwith details")
@@ -208,13 +217,16 @@ def train(root, cfg, run_id, attempt):
     return result_of(cfg, do, root)
 
 
-def _behaviour(root, cfg, run_id):
+def _behaviour(root, cfg, run_id, attempt):
     seen = {
         "activation": cfg.model.activation,
         "norm_placement": cfg.model.norm_placement,
         "lr": cfg.train.lr,
         "seed": cfg.seed,
         "eval_part": cfg.data.eval_part,
+        "init_seed": cfg.init_seed,
+        "tokens": cfg.train.tokens,
+        "repeat": json.loads((attempt / "config.json").read_text())["identity"]["repeat"],
     }
     attempts = (root / "trained.log").read_text().split().count(run_id)
     for rule in read_lines(root / "behaviour.jsonl"):
@@ -226,8 +238,11 @@ def _behaviour(root, cfg, run_id):
 def result_of(cfg, do=None, root=None):
     """A parabola in log10 lr with seeded noise; `edge` moves the optimum far above the grid."""
     best = BEST[cfg.model.activation] if do != "edge" else 0.5
-    noise = int(hashlib.sha256(f"{cfg.seed} {cfg.model.activation} {cfg.train.lr}".encode()).hexdigest()[:6], 16)
+    seeds = cfg.seed if cfg.init_seed is None else f"{cfg.seed} {cfg.init_seed}"
+    noise = int(hashlib.sha256(f"{seeds} {cfg.model.activation} {cfg.train.lr}".encode()).hexdigest()[:6], 16)
     loss = 2.5 + 0.2 * (math.log10(cfg.train.lr) - best) ** 2 + 0.002 * (noise / 0xFFFFFF - 0.5)
+    loss -= 0.3 * math.log2(cfg.train.tokens / 512) if do != "blind" else 0.0
+    loss += 0.1 if do == "shift" else 0.0
     loss += {"relu": 0.2, "swiglu": -0.2}.get(cfg.model.activation, 0.0)
     return {
         "outcome": "diverged" if do == "diverge" else "completed",
@@ -256,6 +271,7 @@ def trainings(root):
 if __name__ == "__main__":
     for name, fake in SYNTHETIC.items():
         setattr(frozen, name, fake)
+    speed.measure = measure
     store_, study_, slots_ = RunStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     summary = run_study(
         StudyFolder(store_.root / "studies" / study_), store_, LocalExecutor(slots_, run=RUN, preload=PRELOAD)

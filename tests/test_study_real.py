@@ -27,7 +27,7 @@ from andrea.study.executors import make_executor
 from andrea.study.freeze import freeze, plan
 from andrea.study.plans import Request
 from andrea.study.sweep import Sweep
-from andrea.training.run import VOLATILE
+from andrea.training.metrics import VOLATILE
 
 pytestmark = pytest.mark.slow
 

@@ -217,6 +217,6 @@ def test_runs_that_would_have_other_ids_now_are_refused(tmp_path, monkeypatch):
     misbehave(tmp_path, "raise", times=3, activation="relu", lr=0.01)
     go(folder, store)
     before = fakes.frozen.identify
-    monkeypatch.setattr(fakes.frozen, "identify", lambda c, f, p: before(c, f + " with other numerics", p))
+    monkeypatch.setattr(fakes.frozen, "identify", lambda c, f, *more: before(c, f + " with other numerics", *more))
     with pytest.raises(UserError, match="numerics changed since it was frozen"):
         go(folder, store)

@@ -16,7 +16,7 @@ from andrea.data.prepare import prepare
 from andrea.data.prepared import Prepared
 from andrea.training import checkpoint
 from andrea.training.identity import identity, resolve, run_id
-from andrea.training.run import VOLATILE
+from andrea.training.metrics import VOLATILE
 
 TINY = {
     "model": {"d_model": 16, "n_layer": 2, "n_head": 2, "context": 16},

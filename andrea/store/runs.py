@@ -94,6 +94,10 @@ class RunStore:
         """Where the finished run lies or will lie."""
         return self.root / "runs" / run_id[:2] / run_id
 
+    def ids(self) -> list[str]:
+        """Ids of all runs that have a folder, finished or not, sorted."""
+        return sorted({path.name.partition(".")[0] for path in self.root.glob("runs/??/[!.]*") if path.is_dir()})
+
     def attempts(self, run_id: str) -> list[Path]:
         """Unfinished attempts, oldest first."""
         parent = self.folder(run_id).parent

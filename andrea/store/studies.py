@@ -7,12 +7,13 @@ studies/<name>-<digest>/
   runs.jsonl      one line per run that belongs to the study
   choices.json    the learning rate of every arm, and how it was found
   verdict.json    projection of the verdicts
+  asked.json      what was asked beside the question: controls, a confirmation, budgets
   optuna.journal  projection of the trials
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from andrea.store.files import (
 )
 from andrea.store.runs import RunStore
 
-PROJECTIONS = ("choices.json", "verdict.json", "best.json")
+PROJECTIONS = ("choices.json", "verdict.json", "best.json", "asked.json")
 """What is made again from the store: damaged is as good as missing."""
 
 
@@ -81,7 +82,14 @@ class StudyFolder:
     def complete(self) -> bool:
         """Whether everything that was planned has a result and was judged (a sweep: its best config chosen)."""
         ended = self.read("verdict.json") or self.read("best.json") or {}
-        return bool(ended.get("complete"))
+        return bool(ended.get("complete")) and self.answers(ended, self.read("asked.json") or {})
+
+    @staticmethod
+    def answers(verdict: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+        """Whether a verdict.json was written when all that is asked beside the question had been asked."""
+        told = verdict.get("asked") or {}
+        switches = all(told.get(name) or not asked.get(name) for name in ("controls", "confirm"))
+        return switches and set(asked.get("equal") or ()) <= set(told.get("equal") or ())
 
     def read(self, name: str) -> Any:
         """A JSON file of the study, an object, or None where it is missing or a damaged projection.

@@ -8,10 +8,19 @@ An arm is the dotted settings in which it differs, and optionally a label for re
 levels of its `factors` instead (`andrea.study.arms`), and its arms follow.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from andrea.config import RunConfig, build, dotted, faults, merge
 from andrea.errors import nearest
@@ -31,6 +40,11 @@ NOT_FOR_ARMS: Mapping[str, str] = {
 
 BETWEEN = " × "
 """Between the factors of a factorial design where they stand for one factor."""
+Claimed = Annotated[
+    list[Literal["better", "worse", "equivalent", "unstable"]],
+    BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    Field(min_length=1),
+]
 UNKNOWN = "?"
 """Stands for a text that is missing while the rest of a file is checked."""
 
@@ -46,6 +60,10 @@ class Ablation(Sections):
 
     claim: str = ""
     """What is claimed elsewhere, and by whom."""
+    claimed: dict[str, Claimed] = Field(default_factory=dict)
+    """The claim in verdicts: by arm the words that support it, one or several, as in `{post: [worse, unstable]}`; any
+    other word that decides something contradicts it. Of a factorial design also by interaction, `level × level`: worse
+    where together they cost more than the sum of both. The report `claims` reads it; it is no part of the digest."""
     why: str = ""
     """The reason that is given for the claim."""
     hypothesis: str = Field(min_length=1)
@@ -186,6 +204,21 @@ class Ablation(Sections):
             yield from self._twice()
         if self.baseline not in self.arms:
             yield ("baseline",), f"baseline {self.baseline!r} is not an arm; there are {', '.join(self.arms)}"
+        judged = self._judged()
+        for name in self.claimed:
+            if name not in judged:
+                yield ("claimed", name), f"claimed: {name!r} is not judged here; {nearest(name, judged)}"
+
+    def _judged(self) -> list[str]:
+        """What gets a verdict: the arms without the baseline, and interactions of levels."""
+        found = [name for name in self.arms if name != self.baseline]
+        base = cells(self.levels or {}).get(self.baseline, {})
+        for one, other in itertools.combinations(self.levels or {}, 2):
+            levels = [
+                [level for level in (self.levels or {})[factor] if level != base.get(factor)] for factor in (one, other)
+            ]
+            found += [BETWEEN.join(pair) for pair in itertools.product(*levels)]
+        return found
 
     def _twice(self) -> Iterator[tuple[Where, str]]:
         """Settings that levels of two factors set: the product would have only one of them."""

@@ -11,7 +11,8 @@ from typing import Any
 from andrea.errors import StudyError, disk_full
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import tuning
+from andrea.study import beside, tuning
+from andrea.study.asked import Asked, asked_of
 from andrea.study.desk import Desk, Summary
 from andrea.study.dispatch import disk_message
 from andrea.study.events import Observer, Observers, Run
@@ -22,14 +23,23 @@ from andrea.study.ledger import Replanned
 from andrea.study.search import search
 from andrea.study.trials import Trial
 from andrea.verdict.seeds import replication_seed, tuning_seed
-from andrea.verdict.tuning import Decision, next_step
+from andrea.verdict.tuning import Decision
 
 
-def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observers: Sequence[Observer] = ()) -> Summary:
+def run_study(
+    folder: StudyFolder,
+    store: RunStore,
+    executor: Executor,
+    observers: Sequence[Observer] = (),
+    asked: Asked | None = None,
+) -> Summary:
     """Run a frozen study to its end, or take it up where it stopped.
 
     Writes runs.jsonl, choices.json and verdict.json (a sweep: best.json) and the Optuna journal. Returns incomplete
     when runs failed at every try.
+
+    Args:
+        asked: what is asked of an ablation beside its question; what was asked before stays asked.
 
     Raises:
         UserError: another controller is at it, or it was frozen on another platform.
@@ -39,7 +49,7 @@ def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observer
     watch = Observers(observers)
     with folder.held():
         try:
-            return _run(Desk(folder, store, executor, watch))
+            return _run(Desk(folder, store, executor, watch), asked or Asked())
         except Replanned:
             # It is done: what torch or the machine became since does not matter.
             if not folder.complete:
@@ -54,15 +64,16 @@ def run_study(folder: StudyFolder, store: RunStore, executor: Executor, observer
             executor.cancel()
 
 
-def _run(desk: Desk) -> Summary:
+def _run(desk: Desk, asked: Asked) -> Summary:
     desk.study.require_data()
     if desk.study.kind == "sweep":
         return search(desk)
+    beside.ask(desk, asked)
     return ablate(desk)
 
 
 def ablate(desk: Desk) -> Summary:
-    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, judge.
+    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, do what is asked beside, judge.
 
     An arm of which a tuning run fails at every try gets no rate, and the others go on without it. What is planned
     without it is provisional: the next command tries again and, if it then works, plans as if it had never failed.
@@ -80,6 +91,11 @@ def ablate(desk: Desk) -> Summary:
     replicates = _replicates(study, choices, decision.generation)
     if replicates:
         desk.do("replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates)
+        if asked_of(desk.folder):
+            # What is known already can be read while the rest is trained; it is not the whole answer.
+            early = verdicts(study, choices, desk.ledger.runs, desk.results)
+            desk.folder.write("verdict.json", {**early, "complete": False})
+        beside.train(desk, choices, decision.generation + 1)
     found = verdicts(study, choices, desk.ledger.runs, desk.results)
     desk.folder.write("verdict.json", found)
     if found["exploratory"] and not study.resolved["exploratory"]:
@@ -88,12 +104,7 @@ def ablate(desk: Desk) -> Summary:
 
 
 def _decide(desk: Desk) -> Decision:
-    study, untuned = desk.study, desk.untuned
-    if study.baseline in untuned:
-        return Decision("done", 0, note="a tuning run of the baseline failed at every try")
-    found = tuning.points(study.arms, desk.ledger.runs, desk.results)
-    tuned = {arm: points for arm, points in found.items() if arm not in untuned}
-    return next_step(tuned, study.protocol, baseline=study.baseline, centers=study.centers)
+    return tuning.decide(desk.study, desk.ledger.runs, desk.results, desk.untuned)
 
 
 def _replicates(study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int) -> list[Run]:

@@ -12,7 +12,7 @@ class Observer:
     """Does nothing at every event; override what you watch."""
 
     def phase(self, name: str, note: str) -> None:
-        """A stretch of the study begins: `grid`, `extension`, `midpoints`, `replicate`, `trials`, `verdict`."""
+        """A stretch begins: `grid`, `extension`, `midpoint`, `replicate`, `control`, `budget`, `confirm`, `trials`."""
 
     def planned(self, runs: Sequence[Run]) -> None:
         """These runs belong to the stretch that begins, in the order of runs.jsonl."""

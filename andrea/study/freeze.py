@@ -4,7 +4,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import frozen
 from andrea.study.ablation import Ablation
+from andrea.study.asked import Asked, asked_of
+from andrea.study.controls import ruler_tokens
 from andrea.study.matching import Sized, matched
 from andrea.study.plans import ArmPlan, Plan, Request
 from andrea.study.sweep import Sweep
@@ -71,7 +73,21 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
     variants = _variants(spec)
     kind = "ablation" if isinstance(spec, Ablation) else "sweep"
     named = _digest(spec, asked, prepared.fingerprint, variants[1] if variants else None)
-    return Plan(name, named, kind, spec, arms, baseline, prepared, variants[0] if variants else None, store)
+    found = Plan(name, named, kind, spec, arms, baseline, prepared, variants[0] if variants else None, store)
+    return replace(found, asked=_beside(request, found))
+
+
+def _beside(request: Request, plan: Plan) -> Asked:
+    """What is asked beside the question by this command, or was by an earlier one on the same study.
+
+    Raises:
+        UserError: there is no half of a single batch to control with.
+    """
+    folder = plan.store and StudyFolder(plan.store.root / "studies" / plan.folder_name)
+    known = asked_of(folder) if folder and plan.kind == "ablation" else Asked()
+    if (request.beside | known).controls:
+        ruler_tokens(plan.arms[str(plan.baseline)].config, 0.5)
+    return request.beside | known
 
 
 def _overridden(request: Request) -> Ablation | Sweep:
@@ -219,7 +235,8 @@ def _variants(spec: Ablation | Sweep) -> tuple[Path, str] | None:
 
 def _digest(spec: Ablation | Sweep, asked: Mapping[str, RunConfig], fingerprint: str, variants: str | None) -> str:
     """Digest of what is asked: `auto` unresolved, defaults written out, the text by its content, not by its path."""
-    own = spec.model_dump(mode="json", exclude={"preset", "model", "data", "train", "arms"})
+    # What is claimed elsewhere decides no run and no verdict.
+    own = spec.model_dump(mode="json", exclude={"preset", "model", "data", "train", "arms", "claimed"})
     configs = [
         config.model_dump(mode="json", exclude={"seed": True, "data": {"source", "eval_part"}})
         for config in asked.values()

@@ -1,5 +1,6 @@
 """A study as it was frozen: read from its folder, it names every run and hands out jobs. Nothing here decides."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +19,10 @@ from andrea.verdict.protocol import Protocol
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
-EVALUATED = {"tune": "tune", "trial": "tune", "replicate": "verdict"}
-"""Where the runs of a phase are evaluated: tuning never reads what verdicts are made from."""
+EVALUATED = {"tune": "tune", "trial": "tune"}
+"""Where the runs of these phases are evaluated, so as not to read what verdicts are made from; all others read that."""
+APART: Mapping[str, str] = {"tokens": "train.tokens", "init_seed": "init_seed"}
+"""Settings by which a control or a budget's run differs from its arm, by their names in runs.jsonl."""
 
 
 class FrozenStudy:
@@ -118,8 +121,8 @@ class FrozenStudy:
 
     def run(self, row: dict[str, Any], seed: int) -> Run:
         """A line of runs.jsonl from what a plan says of it: the seed and the run's id are added."""
-        config = self._settled(row, seed)
-        identity, run_id = identify(config, str(self.resolved["fingerprint"]), self.resolved["platform"])
+        config, fingerprint = self._settled(row, seed), str(self.resolved["fingerprint"])
+        identity, run_id = identify(config, fingerprint, self.resolved["platform"], row.get("repeat", 0))
         if run_id not in self._jobs:
             self._jobs[run_id] = Job(
                 run_id=run_id,
@@ -132,7 +135,7 @@ class FrozenStudy:
             )
         head = {"run_id": run_id, "arm": row["arm"], "phase": row["phase"], "why": row["why"]}
         tail = {"lr": config.train.lr, "seed": seed, "trial": row["trial"], "generation": row["generation"]}
-        more: Run = {key: row[key] for key in ("params", "duplicate_of") if key in row}
+        more: Run = {key: row[key] for key in ("params", "duplicate_of", "repeat", *APART) if key in row}
         return {**head, **tail, **more}
 
     def job(self, run: Run) -> Job:
@@ -141,14 +144,24 @@ class FrozenStudy:
         Raises:
             UserError: this is not the platform that the study was frozen on; runs that exist need no job and are fine.
         """
-        self._require_platform()
+        self.require_platform()
         return self._jobs[run["run_id"]]
 
     def config(self, run_id: str) -> dict[str, Any]:
         """The resolved config of a run that `run` has named."""
         return self._jobs[run_id].config
 
-    def _require_platform(self) -> None:
+    @property
+    def deterministic(self) -> bool:
+        """Whether the route gives the same bits twice: on a CPU it does, a GPU's libraries do not promise it."""
+        return self._config(self.arms[0]).train.device == "cpu"
+
+    def require_platform(self) -> None:
+        """Make sure that runs are trained where the study was frozen.
+
+        Raises:
+            UserError: this is another platform.
+        """
         frozen = self.resolved["platform"]
         here = platform_of(self._config(self.arms[0]).train.device)
         if here != frozen:
@@ -159,7 +172,8 @@ class FrozenStudy:
 
     def _settled(self, row: dict[str, Any], seed: int) -> RunConfig:
         config = self._config(row["arm"], row.get("params"))
-        own: dict[str, Any] = {"seed": seed, "data.eval_part": EVALUATED[row["phase"]]}
+        own: dict[str, Any] = {"seed": seed, "data.eval_part": EVALUATED.get(row["phase"], "verdict")}
+        own |= {path: row[key] for key, path in APART.items() if key in row}
         if row.get("lr") is not None:
             own["train.lr"] = row["lr"]
         return RunConfig.model_validate(merge(config.model_dump(mode="json"), own))
@@ -174,11 +188,13 @@ class FrozenStudy:
         return settle(asked, self.data_folder)
 
 
-def identify(config: RunConfig, fingerprint: str, platform: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The identity of a resolved config and the run id that digests it."""
+def identify(
+    config: RunConfig, fingerprint: str, platform: dict[str, str], repeat: int = 0
+) -> tuple[dict[str, Any], str]:
+    """The identity of a resolved config and the run id that digests it; `repeat` is 0 but in a control."""
     from andrea.training.identity import identity, run_id
 
-    found = identity(config, fingerprint, platform=platform)
+    found = identity(config, fingerprint, repeat, platform)
     return found, run_id(found)
 
 

@@ -1,15 +1,19 @@
-"""From the replicates in the store to verdict.json."""
+"""From the runs in the store to verdict.json: the verdicts, and what stands beside them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from andrea.store.versions import installed
+from andrea.study import budgets, confirm, controls, speed
+from andrea.study.asked import Asked, asked_of
+from andrea.study.describe import described
 from andrea.study.events import Run
 from andrea.study.frozen import FrozenStudy
+from andrea.study.record import Record
 from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge, summarise
-from andrea.verdict.records import METHOD, ArmData, Replicate
+from andrea.verdict.records import METHOD
+from andrea.verdict.rulers import tokens_saved
 from andrea.verdict.seeds import replication_seed
 
 
@@ -19,53 +23,80 @@ def verdicts(
     runs: Sequence[Run],
     results: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """The content of verdict.json, from whatever runs have a result; missing ones are the judge's business."""
-    arms = {arm: _arm_data(study, arm, choices[arm], runs, results) for arm in study.arms}
-    baseline = arms[str(study.baseline)]
-    others = [data for arm, data in arms.items() if arm != study.baseline]
-    judged = judge(study.protocol, baseline, others)
+    """The content of verdict.json, from whatever runs have a result; missing ones are the judge's business.
+
+    What was asked beside the question, and the speed of the arms, are read from the study's folder.
+    """
+    record, asked = Record(study, choices, runs, results), asked_of(study.folder)
+    controlled = controls.outcomes(record) if asked.controls else None
+    ruling = controls.ruling(controlled)
+    arms = {arm: record.data(arm) for arm in study.arms}
+    baseline = arms[record.baseline]
+    judged = judge(study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling)
+    first = [verdict.to_dict() for verdict in judged]
     seeds = [replication_seed(i) for i in range(study.protocol.seeds)]
-    design = study.levels
-    found = effects(study.protocol, design, baseline.name, arms) if design else []
+    found: dict[str, Any] = {"verdicts": first}
+    if study.levels:
+        every = effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
+        found["effects"] = [effect.to_dict() for effect in every]
+    found["baseline"] = summarise(baseline, seeds).to_dict()
+    if controlled is not None:
+        found["controls"] = controlled
+        found["tokens_saved"] = _tokens_saved(record, controlled)
+    if asked.confirm:
+        found["confirmation"] = confirm.outcome(record, first, ruling)
+    measured = speed.read(study.folder, study) if "time" in asked.equal else None
+    found["equal"] = budgets.outcomes(record, asked, measured, ruling)
+    found |= described(record)
     return {
-        "verdicts": [verdict.to_dict() for verdict in judged],
-        **({"effects": [effect.to_dict() for effect in found]} if design else {}),
-        "baseline": summarise(baseline, seeds).to_dict(),
+        **found,
         "method": METHOD,
         "versions": _versions(),
-        "complete": all(run["run_id"] in results for run in runs),
+        "asked": asked.to_dict(),
+        "complete": all(run["run_id"] in results for run in runs) and _planned(record, asked, measured),
         "exploratory": any(data.exploratory for data in arms.values()),
     }
 
 
-def _arm_data(
-    study: FrozenStudy,
-    arm: str,
-    choice: Mapping[str, Any],
-    runs: Sequence[Run],
-    results: Mapping[str, dict[str, Any]],
-) -> ArmData:
-    mine = [run for run in runs if run["arm"] == arm and run["run_id"] in results]
-    return ArmData(
-        name=arm,
-        runs={run["seed"]: _replicate(results[run["run_id"]]) for run in mine if run["phase"] == "replicate"},
-        edge=choice["edge"],
-        regret=choice["regret"],
-        hardly_tuned=choice["hardly_tuned"],
-        untrainable=choice["untrainable"],
-        exploratory=any(_older(results[run["run_id"]], study.resolved["frozen_at"]) for run in mine),
+def _planned(record: Record, asked: Asked, measured: Mapping[str, Any] | None) -> bool:
+    """Whether the runs of all that is asked are known: a study may be looked at right after it was asked for more."""
+    if record.choices[record.baseline]["lr"] is None:
+        return True
+    for phase, wanted in (("control", asked.controls), ("confirm", asked.confirm)):
+        if wanted and not record.of(record.baseline, phase):
+            return False
+    return all(
+        record.of(arm, "budget", f"equal {kind}")
+        for kind in asked.equal
+        for arm in budgets.to_train(record, kind, measured, record.beside("budget", f"equal {kind}"))
     )
+
+
+def _tokens_saved(record: Record, controlled: Mapping[str, Any]) -> dict[str, Any]:
+    """Every arm's effect in tokens of the baseline, as far as the rulers reach; none where controls void verdicts."""
+    protocol, seeds = record.study.protocol, record.study.protocol.seeds
+    level = protocol.alpha / len(record.others)
+    rulers = [_by_seed(controlled[name]) for name in ("ruler", "ruler_2x")]
+    budget = controls.baseline_tokens(record.study)
+    own, found = record.replicates(record.baseline), {}
+    for arm in record.others:
+        theirs = record.replicates(arm)
+        pairs = {
+            seed: float(run.loss or 0.0) - float(own[seed].loss or 0.0)
+            for seed, run in theirs.items()
+            if run.good and seed in own and own[seed].good
+        }
+        saved = tokens_saved(pairs, rulers[0] or {}, rulers[1], level, budget=budget).to_dict()
+        if len(pairs) < seeds:
+            saved |= {"saved": None, "interval": None, "tokens": None, "reason": "some planned pair is not whole"}
+        found[arm] = saved
+    return found
+
+
+def _by_seed(control: Mapping[str, Any] | None) -> dict[int, float] | None:
+    return None if control is None else {d["seed"]: d["difference"] for d in control["differences"]}
 
 
 def _versions() -> dict[str, str | None]:
     """What a reader needs beside the method to draw the same regrets: numpy's normal stream may change with it."""
     return {name: installed(name) for name in ("andrea", "numpy", "scipy")}
-
-
-def _replicate(result: Mapping[str, Any]) -> Replicate:
-    return Replicate(result["loss"], result["outcome"], result["stalled"], result["eval_digest"])
-
-
-def _older(result: Mapping[str, Any], frozen_at: str) -> bool:
-    """Whether the run was there before the protocol was: the question may have been chosen for its answer."""
-    return datetime.fromisoformat(result["finished_at"]) < datetime.fromisoformat(frozen_at)

@@ -10,8 +10,10 @@ from andrea.config import RunConfig, merge
 from andrea.model.fit import Quantity
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import estimate, frozen
+from andrea.study import estimate, frozen, speed
 from andrea.study.ablation import Ablation
+from andrea.study.asked import Asked
+from andrea.study.extras import Extra, extras
 from andrea.study.matching import Match, Solved, differences
 from andrea.study.sweep import Sweep
 from andrea.verdict.rates import grid
@@ -32,6 +34,8 @@ class Request:
     name: str | None = None
     """Name of the study instead of the file's."""
     device: str = "auto"
+    beside: Asked = field(default_factory=Asked)
+    """What is asked of an ablation beside its question."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class Plan:
     variants: Path | None
     """Script of the user's own variants."""
     store: RunStore | None
+    asked: Asked = field(default_factory=Asked)
+    """What is asked beside the question, by this command or an earlier one."""
 
     @property
     def question(self) -> str:
@@ -113,8 +119,22 @@ class Plan:
 
     @property
     def run_count(self) -> int:
-        """Runs of the study if no grid has to be extended."""
-        return len(self.arms) * self.runs_per_arm
+        """Runs of the study if no grid has to be extended, and those beside it that are sure to be trained."""
+        return len(self.arms) * self.runs_per_arm + sum(extra.runs for extra in self.extras)
+
+    @cached_property
+    def extras(self) -> list[Extra]:
+        """What is trained beside the study's own runs, in order."""
+        if not isinstance(self.spec, Ablation) or not self.asked:
+            return []
+        configs = {name: arm.config for name, arm in self.arms.items()}
+        return extras(self.asked, configs, str(self.baseline), self.spec.protocol.seeds)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of all runs that `run_count` counts."""
+        own = len(self.arms) * self.runs_per_arm * self.tokens
+        return own + sum(run.tokens for extra in self.extras for run in extra.sure)
 
     @property
     def differences(self) -> dict[str, dict[str, int]]:
@@ -128,18 +148,28 @@ class Plan:
 
         The first call trains the baseline for a few steps on this device, if something is left.
         """
-        if self.store and StudyFolder(self.store.root / "studies" / self.folder_name).complete:
-            return 0.0
+        if self.store:
+            folder = StudyFolder(self.store.root / "studies" / self.folder_name)
+            if folder.complete and folder.answers(folder.read("verdict.json") or {}, self.asked.to_dict()):
+                return 0.0
         done = self._done
         if isinstance(self.spec, Ablation):
             trials, seeds = self.spec.protocol.trials, self.spec.protocol.seeds
-            plan = estimate.stretches(list(self.arms), trials, seeds, done)
+            plan = estimate.stretches(list(self.arms), trials, seeds, done, self.extras)
         else:
             left = {name: self.runs_per_arm - done.get(name, 0) for name in self.arms}
             plan = [estimate.Stretch(left)]
+        measuring = self._measuring_s
         if not any(n for stretch in plan for n in stretch.runs.values()):
-            return 0.0
-        return estimate.seconds(plan, self.seconds_per_run, slots)
+            return measuring
+        return estimate.seconds(plan, self.seconds_per_run, slots) + measuring
+
+    @property
+    def _measuring_s(self) -> float:
+        """Seconds for the speed of the arms, where it is needed and not known."""
+        wanted = self.asked.controls or "time" in self.asked.equal
+        known = self.store and (self.store.root / "studies" / self.folder_name / speed.FILE).exists()
+        return speed.BUDGET_S if wanted and not known else 0.0
 
     @cached_property
     def seconds_per_run(self) -> dict[str, float]:

@@ -4,14 +4,15 @@ The decisions themselves (grid, extension, midpoints, vertex, regret) are pure f
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from andrea.study.events import Run
+from andrea.study.frozen import FrozenStudy
 from andrea.verdict.rates import Point
 from andrea.verdict.records import good
 from andrea.verdict.regret import regrets
-from andrea.verdict.tuning import Decision
+from andrea.verdict.tuning import Decision, next_step
 
 Result = dict[str, Any]
 
@@ -47,6 +48,21 @@ def points(arms: Sequence[str], runs: Sequence[Run], results: Mapping[str, Resul
             result = results[run["run_id"]]
             found[run["arm"]].append(Point(run["lr"], score(result), is_good(result)))
     return found
+
+
+def decide(
+    study: FrozenStudy, runs: Sequence[Run], results: Mapping[str, Result], untuned: Collection[str] = ()
+) -> Decision:
+    """What tuning does next, or what it came to, from the runs that have a result.
+
+    Args:
+        untuned: arms of which a tuning run failed at every try: the others go on without them.
+    """
+    if study.baseline in untuned:
+        return Decision("done", 0, note="a tuning run of the baseline failed at every try")
+    found = points(study.arms, runs, results)
+    tuned = {arm: tried for arm, tried in found.items() if arm not in untuned}
+    return next_step(tuned, study.protocol, baseline=study.baseline, centers=study.centers)
 
 
 def generation(decision: Decision, arms: Sequence[str], trials: Mapping[str, int]) -> list[dict[str, Any]]:

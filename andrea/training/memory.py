@@ -4,7 +4,8 @@ import torch
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
-from andrea.model.accounting import memory, parameters, total
+from andrea.model import accounting
+from andrea.model.accounting import memory
 from andrea.model.config import ModelConfig
 from andrea.model.room import installed, size
 from andrea.training.config import TrainConfig
@@ -47,15 +48,4 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
 
 def moments(model: ModelConfig, train: TrainConfig) -> int:
     """Numbers that the optimizer keeps between steps."""
-    every = total(model)
-    if train.optimizer == "muon":
-        return 2 * every - _block_matrices(model)
-    each = {"adamw": 2, "lion": 1, "sgd": int(train.beta1 > 0)}
-    return each[train.optimizer] * every
-
-
-def _block_matrices(model: ModelConfig) -> int:
-    """Elements of the matrices inside the blocks: attention and MLP without biases and QK-norms."""
-    bare = dict.fromkeys(("attn_bias", "proj_bias", "mlp_bias"), False)
-    groups = parameters(model.model_copy(update={**bare, "qk_norm": "none"}))
-    return groups["attention"] + groups["mlp"]
+    return accounting.moments(model, train.optimizer, train.beta1 > 0)

@@ -6,6 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+VOLATILE = ("seconds", "wall_seconds", "tokens_per_s", "peak_memory_bytes", "attempts", "finished_at")
+"""Fields of records and results that a repeat or a resume may change; all others are equal bit for bit."""
+
 
 class MetricsFile:
     """An open metrics file.

@@ -25,8 +25,6 @@ from andrea.training.loop import Trainer, untouched
 from andrea.training.metrics import MetricsFile
 from andrea.training.outcome import finite, outcome
 
-VOLATILE = ("seconds", "wall_seconds", "tokens_per_s", "peak_memory_bytes", "attempts", "finished_at")
-"""Fields of records and results that a repeat or a resume may change; all others are equal bit for bit."""
 CHECKPOINT_SHARE = 30
 """Training lasts at least this many times as long as the checkpoint before it took to write."""
 

@@ -1,0 +1,80 @@
+"""What stands beside the verdicts in the terminal: controls, the confirmation, tokens saved, equal budgets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from andrea.analysis.text import count, interval, signed
+from andrea.cli.output import table
+
+CONTROLS = {"repeat": "repeat", "a_a": "A/A", "ruler": "ruler, ½ the tokens", "ruler_2x": "ruler, 2× the tokens"}
+"""Names of the controls by their keys in verdict.json."""
+ENDED = {True: "pass", False: "FAIL", None: "unknown"}
+
+
+def confirmation(verdict: Mapping[str, Any]) -> dict[str, str]:
+    """What the second block says, by arm: `worse +0.1921, agrees`; empty where none was asked for."""
+    told = verdict.get("confirmation")
+    if not told:
+        return {}
+    if not told["complete"]:
+        return {found["arm"]: "not done" for found in told["verdicts"]}
+    agrees = {True: "agrees", False: "does not agree", None: ""}
+    said = {}
+    for found in told["verdicts"]:
+        word = found["verdict"] + ("" if found["mean"] is None else f" {signed(found['mean'])}")
+        said[found["arm"]] = ", ".join(part for part in (word, agrees[told["agrees"][found["arm"]]]) if part)
+    return said
+
+
+def beside(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
+    """Lines under the verdicts, nothing where nothing was asked for.
+
+    Args:
+        verdict: verdict.json.
+        called: what arms are called.
+    """
+    return [*_controls(verdict), *_saved(verdict, called), *_equal(verdict, called)]
+
+
+def _controls(verdict: Mapping[str, Any]) -> list[str]:
+    told = verdict.get("controls") or {}
+    rows = [[name, ENDED[told[key]["ok"]], told[key]["reason"]] for key, name in CONTROLS.items() if told.get(key)]
+    return ["", table(rows, ("control", "", "what came out"))] if rows else []
+
+
+def _saved(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
+    lines = []
+    for arm, told in (verdict.get("tokens_saved") or {}).items():
+        lines.append(f"{called.get(arm, arm)}: {saved_in_words(told)}")
+    return ["", *lines] if lines else []
+
+
+def saved_in_words(told: Mapping[str, Any]) -> str:
+    """`saves 20 % of the baseline's tokens [12 %, 28 %]`, or why that cannot be said."""
+    share = told["saved"]
+    if share is None:
+        return f"not told in tokens: {told['reason']}"
+    low, high = told["interval"]
+    if share >= 0:
+        return f"saves {share:.0%} of the tokens that the baseline needs for the same loss [{low:.0%}, {high:.0%}]"
+    return f"takes {-share:.0%} more tokens than the baseline for the same loss [{-high:.0%}, {-low:.0%}]"
+
+
+def _equal(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
+    """A table of what was trained at equal cost, and a line for every arm that was not."""
+    rows, lines = [], []
+    for kind, arms in (verdict.get("equal") or {}).items():
+        if kind not in (verdict.get("asked") or {}).get("equal", []):
+            continue
+        for arm, told in arms.items():
+            name = called.get(arm, arm)
+            if "na" in told:
+                lines.append(f"{name} at equal {kind}: {told['na']}")
+                continue
+            word = f"{told['word']} ({told['cause']})" if told["cause"] else told["word"]
+            within = interval(*(told["interval"] or (None, None)))
+            rows.append(
+                [f"{name} at equal {kind}", word, signed(told["mean"]), within, told["n"], count(told["tokens"])]
+            )
+    header = ("arm", "verdict", "difference", "interval", "n", "tokens")
+    return [*(["", table(rows, header, right=(2, 4, 5))] if rows else []), *(["", *lines] if lines else [])]
