@@ -31,7 +31,8 @@ class Writer:
 
     def __init__(self, root: Path, name: str = "norm-placement", arms: tuple[str, ...] = ("pre", "post"), **asked: Any):
         self.store = RunStore(root)
-        self.folder = StudyFolder(root / "studies" / f"{name.replace('/', '_')}-0123456789")
+        self.digest = str(asked.pop("digest", "0123456789"))
+        self.folder = StudyFolder(root / "studies" / f"{name.replace('/', '_')}-{self.digest}")
         self.folder.path.mkdir(parents=True)
         self.arms, self.points = arms, {"evals": 10, "logs": 100}
         self.rules = {"m": 0.05, "seeds": 5, "trials": 7, "center": 0.00316}
@@ -55,7 +56,7 @@ class Writer:
             "protocol": self.rules,
         } | asked
         self.folder.write(
-            "study.json", {"kind": "ablation", "name": name, "digest": "0123456789", "created": "2026-11-30T02:00:00Z"}
+            "study.json", {"kind": "ablation", "name": name, "digest": self.digest, "created": "2026-11-30T02:00:00Z"}
         )
         self.save()
 

@@ -172,8 +172,8 @@ def test_a_running_run_is_seen_as_far_as_it_is(tmp_path: Path) -> None:
         attempt = claim.attempt({}, {})
         (attempt / "metrics.jsonl").write_text('{"kind":"eval","step":0,"tokens":0,"loss":5.5,"bpb":8.0}\n{"kind":"tr')
         study = load.load(writer.folder, writer.store)
-    assert study.runs["outcome"].tolist() == ["running"]
-    assert study.curves["loss"].tolist() == [5.5], "the torn line is dropped"
+        assert study.runs["outcome"].tolist() == ["running"]
+        assert study.curves["loss"].tolist() == [5.5], "the torn line is dropped"
 
 
 def test_a_folder_without_a_protocol_is_no_study(tmp_path: Path) -> None:

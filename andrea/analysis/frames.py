@@ -1,17 +1,23 @@
-"""Tidy tables from a study's runs: one pass over the store, nothing interpolated, nothing dropped."""
+"""Tidy tables from a study's runs: what was logged, nothing interpolated, nothing dropped."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
+from andrea.analysis.cache import Runs
+from andrea.errors import UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.verdict.records import good
 
 RUNS = {
     "arm": "str: name of the arm",
-    "phase": "str: tune, replicate or trial",
-    "why": "str: grid, extension, midpoint, replicate or trial",
+    "phase": "str: tune, replicate, control, confirm or budget; trial in a sweep",
+    "why": "str: grid, extension or midpoint; replicate; repeat, a/a, half tokens or double tokens; confirmation; "
+    "equal flops or equal time; trial",
     "lr": "float: peak learning rate",
     "seed": "int: sets initial weights, batches and dropout together",
     "trial": "int or NA: number of the Optuna trial",
@@ -88,25 +94,22 @@ DOCUMENTS = {
 }
 """Columns of `documents`: final loss of every run on every evaluated document."""
 
-_LAYER_QUANTITIES = {"grad_norm": 1, "attn_rms": 1, "mlp_rms": 1, "residual_rms": 0}
-"""Quantity, number of its first layer."""
-
 _WHOLE = ("seed", "trial", "generation", "steps", "tokens", "unique_tokens", "parameters", "attempts", "eval_tokens")
 
 
-def run_rows(store: RunStore, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def run_rows(runs: Runs, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row of `RUNS` for each planned run, plus its `params` where it has any."""
     rows, seen = [], set()
     for plan in planned:
-        key = (plan.get("arm"), plan.get("phase"), plan["run_id"], plan.get("trial"))
+        key = (plan.get("arm"), plan.get("phase"), plan.get("why"), plan["run_id"], plan.get("trial"))
         if key not in seen:
             seen.add(key)
-            rows.append(_run_row(store, plan))
+            rows.append(_run_row(runs, plan))
     return rows
 
 
-def _run_row(store: RunStore, plan: Mapping[str, Any]) -> dict[str, Any]:
-    result = store.result(plan["run_id"])
+def _run_row(runs: Runs, plan: Mapping[str, Any]) -> dict[str, Any]:
+    result, _ = runs.told[plan["run_id"]]
     row: dict[str, Any] = {
         key: plan.get(key) for key in ("phase", "why", "lr", "seed", "trial", "generation", "run_id")
     }
@@ -115,7 +118,7 @@ def _run_row(store: RunStore, plan: Mapping[str, Any]) -> dict[str, Any]:
     if row["lr"] is None:
         row["lr"] = row["params"].get("train.lr")
     if result is None:
-        outcome, reason = _unfinished(store, plan["run_id"])
+        outcome, reason = _unfinished(runs.store, plan["run_id"])
         return row | {"outcome": outcome, "reason": reason, "stalled": False, "ok": False}
     row |= {key: result.get(key) for key in RUNS if key not in row and key not in ("ok", "parameters")}
     row["parameters"] = sum((result.get("parameters") or {}).values()) or None
@@ -150,19 +153,73 @@ def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def metric_frames(store: RunStore, rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`curves` and `layers` of these runs, unfinished ones included as far as they are."""
-    curves: dict[str, list[Any]] = {key: [] for key in CURVES}
-    layers: dict[str, list[Any]] = {key: [] for key in LAYERS}
+def part(
+    runs: Runs, rows: Sequence[Mapping[str, Any]], table: str, columns: Sequence[str] | None = None, **where: Any
+) -> pd.DataFrame:
+    """Rows of `curves`, `layers` or `documents`, unfinished runs included as far as they are.
+
+    Args:
+        runs: what they logged.
+        rows: of `run_rows`.
+        table: its name.
+        columns: the ones that are wanted; None for all.
+        where: column → value or values that are wanted: of KEYS, and texts of the table itself.
+
+    Returns:
+        The rows in the order of the plan; a run that stands in it twice has its rows twice, one after the other.
+
+    Raises:
+        UserError: a table, a column or a filter that there is not.
+    """
+    meanings = _known("table", table, TABLES)
+    names = list(meanings) if columns is None else list(columns)
+    for name in [*names, *where]:
+        _known(f"column of {table}", name, meanings)
+    wanted: dict[str, list[Any]] = {
+        key: [value] if isinstance(value, str | int | float) else list(value) for key, value in where.items()
+    }
+    by_run: dict[str, list[Mapping[str, Any]]] = {}
     for row in _once(rows):
-        who = {key: row.get(key) for key in KEYS}
-        for record in store.metrics(row["run_id"]):
-            if record.get("kind") in ("train", "eval"):
-                for key in CURVES:
-                    curves[key].append(who[key] if key in who else record.get(key))
-            elif record.get("kind") == "layers":
-                _add_layers(layers, who, record)
-    return _numeric(curves, CURVES), _numeric(layers, LAYERS)
+        if all(row.get(key) in wanted[key] for key in KEYS if key in wanted):
+            by_run.setdefault(row["run_id"], []).append(row)
+    own = [name for name in names if name not in KEYS]
+    texts = {key: values for key, values in wanted.items() if key not in KEYS}
+    found = [
+        (row, points)
+        for run_id, points in runs.tables(table, own or ["tokens"], by_run, texts)
+        for row in by_run[run_id]
+    ]
+    return _joined(found, names, meanings)
+
+
+class Frames(Mapping[str, pd.DataFrame]):
+    """Tables by name, each read when it is looked up and held by nobody: a report writes one file after the other."""
+
+    def __init__(self, read: Mapping[str, Callable[[], pd.DataFrame]]) -> None:
+        self._read = dict(read)
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        return self._read[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def __or__(self, more: Mapping[str, pd.DataFrame]) -> "Frames":
+        """These and some that are read already."""
+        return Frames(self._read | {name: partial(more.__getitem__, name) for name in more})
+
+
+TABLES = {"curves": CURVES, "layers": LAYERS, "documents": DOCUMENTS}
+"""Columns by table, of those that are read in parts."""
+
+
+def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise UserError(f"no {what} is called {name!r}; {nearest(name, known)}")
+    return known[name]
 
 
 def _once(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -170,39 +227,63 @@ def _once(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({(row["arm"], row["phase"], row["run_id"]): row for row in rows}.values())
 
 
-def _add_layers(layers: dict[str, list[Any]], who: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    values = [("grad_norm", 0, record["embedding_grad_norm"])] if "embedding_grad_norm" in record else []
-    for quantity, first in _LAYER_QUANTITIES.items():
-        values += [(quantity, first + i, value) for i, value in enumerate(record.get(quantity) or [])]
-    for quantity, layer, value in values:
-        entry = {**who, "step": record["step"], "tokens": record["tokens"], "layer": layer, "quantity": quantity}
-        for key in LAYERS:
-            layers[key].append(entry.get(key, value))
-
-
-def documents_frame(store: RunStore, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """`documents` of the finished runs."""
-    columns: dict[str, list[Any]] = {key: [] for key in DOCUMENTS}
-    for row in _once(rows):
-        for document in (store.result(row["run_id"]) or {}).get("documents") or []:
-            entry = {
-                **{key: row.get(key) for key in KEYS},
-                "document": document["name"],
-                "tokens": document["tokens"],
-                "loss": document["loss"],
-            }
-            for key in DOCUMENTS:
-                columns[key].append(entry[key])
-    return _numeric(columns, DOCUMENTS)
-
-
-def _numeric(columns: Mapping[str, list[Any]], meanings: Mapping[str, str]) -> pd.DataFrame:
-    """The table with every column of the kind that its meaning begins with, however few rows there are."""
-    frame = pd.DataFrame(dict(columns), columns=list(meanings))
-    for key, meaning in meanings.items():
-        if meaning.startswith("str"):
-            frame[key] = frame[key].astype("str")
+def _joined(
+    found: list[tuple[Mapping[str, Any], pa.Table]], names: Sequence[str], meanings: Mapping[str, str]
+) -> pd.DataFrame:
+    """One table of all runs. Column by column, each freed as soon as it is copied: twice the whole is never held."""
+    who, lengths = [row for row, _ in found], [len(points) for _, points in found]
+    whole = pa.concat_tables([points for _, points in found]) if found else None
+    found.clear()
+    columns: dict[str, Any] = {}
+    for name in [name for name in names if name not in KEYS]:
+        if whole is None:
+            columns[name] = _repeated([], [], meanings[name])
         else:
-            whole = meaning.startswith("int")
-            frame[key] = pd.to_numeric(frame[key]).astype("Int64" if whole else "float64")
-    return frame
+            column, whole = whole[name], whole.drop_columns([name])
+            columns[name] = _text_column(column) if _kind(meanings[name]) == "str" else _number_column(column)
+            del column
+    for name in [name for name in names if name in KEYS]:
+        columns[name] = _repeated([row.get(name) for row in who], lengths, meanings[name])
+    return pd.DataFrame(columns, columns=list(names), copy=False)
+
+
+def _kind(meaning: str) -> str:
+    """str, int or float: the word that a column's meaning begins with."""
+    return meaning.replace(":", " ").replace(",", " ").split()[0]
+
+
+def _repeated(told: Sequence[Any], lengths: Sequence[int], meaning: str) -> Any:
+    """What is the same in all rows of a run."""
+    codes = np.repeat(np.arange(len(told), dtype="int32"), lengths)
+    if _kind(meaning) == "str":
+        return _texts(told, codes)
+    numbers = pd.to_numeric(pd.Series(list(told), dtype=object))
+    return numbers.astype("Int64" if _kind(meaning) == "int" else "float64").array[codes]
+
+
+TEXT = pd.StringDtype("python", na_value=np.nan)
+"""pandas' `str` over shared texts: ten million run ids are ten million pointers, not as many times 64 letters."""
+
+
+def _texts(told: Any, codes: Any) -> Any:
+    shared = np.array([np.nan if value is None else str(value) for value in told], dtype=object)
+    return pd.array(shared[codes], dtype=TEXT)
+
+
+def _text_column(column: pa.ChunkedArray) -> Any:
+    column = column.unify_dictionaries()
+    chunks = [chunk.indices for chunk in column.chunks]
+    told = [*(column.chunk(0).dictionary.to_pylist() if chunks else []), None]
+    codes = [chunk.fill_null(len(told) - 1).to_numpy() for chunk in chunks]
+    return _texts(told, np.concatenate([*codes, np.array([], dtype="int32")]))
+
+
+def _number_column(column: pa.ChunkedArray) -> Any:
+    if pa.types.is_integer(column.type):
+        return pd.arrays.IntegerArray(_own(column.fill_null(0)), _own(column.is_null()))
+    return _own(column)
+
+
+def _own(column: pa.ChunkedArray) -> Any:
+    """Numbers that may be written to: Arrow lends those of a single run."""
+    return np.require(column.to_numpy(), requirements="W")

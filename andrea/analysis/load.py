@@ -1,96 +1,42 @@
 """A study as tidy tables, whatever state it is in."""
 
+import json
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import frames
-from andrea.analysis.text import listing, note
-from andrea.analysis.verdicts import arm_names, baseline_name, effect_rows, level_label, verdict_rows
-from andrea.store.files import read_json
+from andrea.analysis import frames, judged
+from andrea.analysis.cache import Runs
+from andrea.analysis.judged import DIFFERENCES as DIFFERENCES
+from andrea.analysis.judged import EFFECTS as EFFECTS
+from andrea.analysis.judged import VERDICTS as VERDICTS
+from andrea.analysis.runview import RunView as RunView
+from andrea.analysis.runview import load_run as load_run
+from andrea.analysis.text import listing
+from andrea.analysis.verdicts import Row, arm_names, baseline_name, effect_rows, level_label, verdict_rows
+from andrea.errors import StudyError, warn
+from andrea.store.files import read_json, read_mapping
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder
+from andrea.store.studies import StudyFolder, find, studies
 
-VERDICTS = {
-    "arm": "str: name of the arm",
-    "label": "str: what the report calls it",
-    "verdict": "str: baseline; better, worse, equivalent, unstable, inconclusive, invalid; or pending",
-    "cause": "str: qualifier of the verdict, as in inconclusive (rate at edge)",
-    "reason": "str: the verdict's reason in one sentence",
-    "mean": "float, nats: mean paired difference to the baseline; below 0 is better; NaN unless every pair is whole",
-    "low": "float, nats: lower end of the simultaneous interval",
-    "high": "float, nats: upper end",
-    "level": "float: level of that interval, 1 − alpha / arms",
-    "sd": "float, nats: standard deviation of the paired differences",
-    "n": "int: pairs",
-    "p": "float: paired t-test",
-    "p_holm": "float: the same, Holm-adjusted over the arms",
-    "tost_p": "float: larger p of the two one-sided tests against ±m",
-    "fisher_p": "float: Fisher's exact test of the counts of failed trainings",
-    "regret": "float, nats: what the uncertainty of both chosen rates may have cost, the arm's and the baseline's",
-    "pairs_needed": "int: pairs that would see m with 80 % power",
-    "pairs_needed_regret": "int: pairs that would see m with the regret subtracted",
-    "smallest_visible": "float, nats: smallest effect that these pairs can see",
-    "lr": "float: chosen learning rate",
-    "method": "str: vertex or argmin",
-    "planned": "int: replicates planned",
-    "completed": "int: replicates that completed and did not stall",
-    "diverged": "int: replicates that diverged",
-    "stalled": "int: replicates that completed without learning",
-    "unfinished": "int: replicates that failed, run or wait",
-    "note": "str: reason, tags and remarks",
-}
-"""Columns of `verdicts`: one row per arm, baseline first."""
-
-DIFFERENCES = {
-    "arm": "str: name of the arm",
-    "seed": "int: replicate",
-    "baseline_loss": "float, nats: the baseline's final loss at that seed",
-    "loss": "float, nats: the arm's",
-    "difference": "float, nats: loss − baseline_loss; NaN where either run has no final loss",
-    "outcome": "str: the arm's outcome, with `stalled` where it stalled",
-    "baseline_outcome": "str: the baseline's",
-    "ok": "bool: both runs completed and learned",
-}
-"""Columns of `differences`: one row per arm and replicate seed."""
-
-EFFECTS = {
-    "name": "str: what the report calls it",
-    "kind": "str: main, simple or interaction",
-    "factor": "str: the factor whose levels are compared",
-    "step": "str: `level instead of level`, by their labels",
-    "at": "str: level of the other factor, of a simple effect or an interaction",
-    "instead_of": "str: level that `at` is compared with, of an interaction",
-    "verdict": "str: better, worse, equivalent; present, absent (interactions); unstable, inconclusive, invalid",
-    "cause": "str: qualifier of the verdict",
-    "reason": "str: the verdict's reason in one sentence",
-    "mean": "float, nats: mean of the contrast over the seeds; NaN unless every run that it needs is good",
-    "low": "float, nats: lower end of the interval, simultaneous within the kind",
-    "high": "float, nats: upper end",
-    "level": "float: level of that interval, 1 − alpha / effects of the kind",
-    "sd": "float, nats: standard deviation of the contrast",
-    "n": "int: seeds at which every run that it needs is good",
-    "p": "float: t-test",
-    "p_holm": "float: the same, Holm-adjusted within the kind",
-    "tost_p": "float: larger p of the two one-sided tests against ±m",
-    "regret": "float, nats: what the uncertainty of the chosen rates may have cost, in sum over the contrast",
-    "pairs_needed": "int: seeds that would see m with 80 % power",
-    "pairs_needed_regret": "int: seeds that would see m with the regret subtracted",
-    "smallest_visible": "float, nats: smallest effect that these seeds can see",
-}
-"""Columns of `effects`: one row per effect of a factorial design."""
+RUNS_FOLDER = Path("andrea-runs")
+"""Where runs are when nobody says where."""
 
 
 @dataclass(frozen=True)
 class Study:
     """One study: what was asked, what came out, and tables of every number.
 
-    The columns of the tables are documented in `andrea.analysis.frames` (RUNS, CURVES, LAYERS, DOCUMENTS) and here
-    (VERDICTS, DIFFERENCES). Losses are in nats per token; curves stand at the tokens at which they were logged.
+    The columns of the tables are documented in `andrea.analysis.frames` (RUNS, CURVES, LAYERS, DOCUMENTS) and
+    `andrea.analysis.judged` (VERDICTS, DIFFERENCES, EFFECTS). Losses are in nats per token; curves stand at the tokens
+    at which they were logged. A table is read when it is first asked for.
     """
 
     path: Path
@@ -109,20 +55,84 @@ class Study:
     """best.json of a sweep; empty before it ended."""
     corpus: dict[str, Any]
     """meta.json of the prepared data: source, documents, bytes, tokens per part; empty where it is not there."""
-    environments: list[tuple[dict[str, Any], int]]
-    """Every distinct env.json with the number of runs that have it."""
     live: bool
     """Whether a controller is at it now."""
-    runs: pd.DataFrame
-    curves: pd.DataFrame
-    layers: pd.DataFrame
-    documents: pd.DataFrame
-    trials: pd.DataFrame
-    """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation where not ok."""
-    verdicts: pd.DataFrame
-    differences: pd.DataFrame
+    speed: dict[str, Any]
+    """speed.json: the arms' measured speeds; empty where none were measured."""
+    asked: dict[str, Any]
+    """asked.json: which controls, confirmation and equal budgets were asked for; empty where none were."""
+    planned: list[dict[str, Any]]
+    """The lines of runs.jsonl: every run in the order of the plan."""
+    logged: Runs
+    """What the runs logged, through the cache."""
+    judged: list[Row]
+    """Rows of `verdict_rows`: what `verdicts` is made of."""
     effects: pd.DataFrame
     """Of a factorial design, else empty."""
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return frames.run_rows(self.logged, self.planned)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per planned run (`RUNS`)."""
+        return frames.runs_frame(self._rows)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Every logged loss (`CURVES`), of all runs at once: a large study is better read in parts."""
+        return self.part("curves")
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """What was measured block by block (`LAYERS`)."""
+        return self.part("layers")
+
+    @cached_property
+    def documents(self) -> pd.DataFrame:
+        """Final loss on every evaluated document (`DOCUMENTS`)."""
+        return self.part("documents")
+
+    def part(self, table: str, columns: Sequence[str] | None = None, **where: Any) -> pd.DataFrame:
+        """Some rows and columns of `curves`, `layers` or `documents`, without the rest in memory.
+
+            study.part("curves", ["arm", "seed", "tokens", "loss"], phase="replicate", kind="eval")
+
+        Args:
+            table: its name.
+            columns: the ones that are wanted; None for all.
+            where: column=value or column=[values]: arm, phase, seed, lr, run_id, kind, quantity, document.
+
+        Raises:
+            UserError: a table, a column or a filter that there is not.
+        """
+        return frames.part(self.logged, self._rows, table, columns, **where)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation where not ok."""
+        return judged.trials(self.runs)
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """One row per arm, baseline first (`VERDICTS`)."""
+        return judged.verdicts(self.judged, self.runs, self.label)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """One row per arm and replicate seed (`DIFFERENCES`)."""
+        return judged.differences(self.runs, arm_names(self.protocol, self.resolved), self.baseline)
+
+    @cached_property
+    def environments(self) -> list[tuple[dict[str, Any], int]]:
+        """Every distinct env.json with the number of runs that have it."""
+        found: dict[str, tuple[dict[str, Any], int]] = {}
+        for _, env in self.logged.told.values():
+            if env is not None:
+                key = json.dumps(env, sort_keys=True)
+                found[key] = (env, found.get(key, (env, 0))[1] + 1)
+        return list(found.values())
 
     @property
     def name(self) -> str:
@@ -197,15 +207,13 @@ class Study:
         """The runs that verdicts compare."""
         return self.runs[self.runs["phase"] == "replicate"]
 
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Every table by name, as it is written beside a report."""
-        names = ("runs", "curves", "layers", "trials", "documents")
-        tables = {name: getattr(self, name) for name in names}
-        if self.kind != "sweep":
-            tables |= {"verdicts": self.verdicts, "differences": self.differences}
-        if self.factors:
-            tables["effects"] = self.effects
-        return tables
+    def frames(self) -> frames.Frames:
+        """Every table by name, as it is written beside a report, read when it is looked up."""
+        names = ["runs", "curves", "layers", "trials", "documents"]
+        names += [] if self.kind == "sweep" else ["verdicts", "differences"]
+        names += ["effects"] if self.factors else []
+        large = {name: partial(self.part, name) for name in frames.TABLES}
+        return frames.Frames({name: large.get(name) or partial(getattr, self, name) for name in names})
 
 
 def arm_label(protocol: dict[str, Any], resolved: dict[str, Any], arm: str) -> str:
@@ -217,17 +225,24 @@ def arm_label(protocol: dict[str, Any], resolved: dict[str, Any], arm: str) -> s
     return arm
 
 
-def load(folder: StudyFolder, store: RunStore) -> Study:
-    """Read a study, finished or not, from its folder and the run store.
+def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = None) -> Study:
+    """Read a study, finished or not. Its tables are read when they are asked for.
+
+        from andrea.analysis.load import load
+        study = load("norm-placement")
+
+    Args:
+        study: name of a study (the latest of that name), name of its folder, or the folder.
+        store: the runs folder or the opened store; by default the one that the study's folder lies in, or
+            `./andrea-runs`.
 
     Raises:
+        UserError: there is no such study, or no such store.
         StudyError: the folder has no readable protocol.yaml.
     """
+    folder, opened = _found(study, store)
     protocol, resolved = folder.protocol(), folder.read("resolved.json") or {}
-    rows = frames.run_rows(store, folder.runs())
-    runs = frames.runs_frame(rows)
-    curves, layers = frames.metric_frames(store, rows)
-    differences = _differences(runs, arm_names(protocol, resolved), baseline_name(protocol, resolved))
+    planned = folder.runs()
     return Study(
         path=folder.path,
         about=folder.about,
@@ -236,83 +251,41 @@ def load(folder: StudyFolder, store: RunStore) -> Study:
         choices=folder.read("choices.json") or {},
         verdict=folder.read("verdict.json") or {},
         best=folder.read("best.json") or {},
-        corpus=_corpus(store, resolved),
-        environments=_environments(store, rows),
+        corpus=_corpus(opened, resolved),
         live=folder.live,
-        runs=runs,
-        curves=curves,
-        layers=layers,
-        documents=frames.documents_frame(store, rows),
-        trials=_trials(runs),
-        verdicts=_verdicts(folder, runs, protocol, resolved),
-        differences=differences,
-        effects=_typed(pd.DataFrame(effect_rows(folder), columns=list(EFFECTS)), EFFECTS),
+        speed=read_mapping(folder.path / "speed.json") or {},
+        asked=read_mapping(folder.path / "asked.json") or {},
+        planned=planned,
+        logged=Runs(opened, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))),
+        judged=verdict_rows(folder),
+        effects=judged.effects(effect_rows(folder)),
     )
 
 
-def _trials(runs: pd.DataFrame) -> pd.DataFrame:
-    trials = runs[runs["phase"].isin(["tune", "trial"])].reset_index(drop=True)
-    trials["score"] = trials["loss"].where(trials["ok"], trials["initial_loss"].fillna(trials["unigram_loss"]))
-    return trials
+def _found(study: StudyFolder | str | Path, store: RunStore | str | Path | None) -> tuple[StudyFolder, RunStore]:
+    if isinstance(study, StudyFolder):
+        folder: StudyFolder | None = study
+    else:
+        folder = StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
+    if store is None:
+        store = folder.path.parents[1] if folder else RUNS_FOLDER
+    opened = _opened(store)
+    return folder or find(opened, str(study)), opened
 
 
-def _verdicts(
-    folder: StudyFolder, runs: pd.DataFrame, protocol: dict[str, Any], resolved: dict[str, Any]
-) -> pd.DataFrame:
-    replicates = runs[runs["phase"] == "replicate"]
-    rows = []
-    for row in verdict_rows(folder):
-        mine = replicates[replicates["arm"] == row["arm"]]
-        counted = {
-            "planned": len(mine),
-            "completed": int(mine["ok"].sum()),
-            "diverged": int((mine["outcome"] == "diverged").sum()),
-            "stalled": int(mine["stalled"].sum()),
-            "unfinished": int(mine["outcome"].isin(["failed", "running", "missing"]).sum()),
-        }
-        label = arm_label(protocol, resolved, row["arm"])
-        rows.append({**row, **counted, "label": label, "note": note(row)})
-    return _typed(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
+def _opened(store: RunStore | str | Path) -> RunStore:
+    return store if isinstance(store, RunStore) else RunStore(Path(store), create=False)
 
 
-def _typed(frame: pd.DataFrame, meanings: dict[str, str]) -> pd.DataFrame:
-    """Numbers as numbers, by what the columns are documented to be."""
-    for key, meaning in meanings.items():
-        if not meaning.startswith("str"):
-            frame[key] = pd.to_numeric(frame[key]).astype("Int64" if meaning.startswith("int") else "float64")
-    return frame
-
-
-def _differences(runs: pd.DataFrame, arms: list[str], baseline: str | None) -> pd.DataFrame:
-    """Pairs by seed. A seed whose run diverged or is missing keeps its row, without a difference."""
-    replicates = runs[runs["phase"] == "replicate"].copy()
-    replicates["outcome"] = replicates["outcome"].where(~replicates["stalled"], "stalled")
-    told = replicates[["arm", "seed", "loss", "outcome", "ok"]]
-    base = told[told["arm"] == baseline].drop(columns="arm").add_prefix("baseline_")
-    parts = []
-    for arm in arms:
-        mine = told[told["arm"] == arm]
-        if arm == baseline or mine.empty:
-            continue
-        pairs = mine.merge(base, left_on="seed", right_on="baseline_seed", how="left")
-        # A baseline that is missing is not ok.
-        pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)
-        pairs["difference"] = pairs["loss"] - pairs["baseline_loss"]
-        parts.append(pairs.sort_values("seed")[list(DIFFERENCES)])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(DIFFERENCES))
-
-
-def _environments(store: RunStore, rows: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    found: list[tuple[dict[str, Any], int]] = []
-    for row in rows:
-        env = store.env(row["run_id"])
-        if env is None:
-            continue
-        known = next((i for i, (other, _) in enumerate(found) if other == env), None)
-        if known is None:
-            found.append((env, 1))
-        else:
-            found[known] = (env, found[known][1] + 1)
+def load_all(store: RunStore | str | Path = RUNS_FOLDER) -> list[Study]:
+    """Every study of a store, oldest first; of one that is damaged it only warns."""
+    opened = _opened(store)
+    found = []
+    for folder in studies(opened):
+        try:
+            found.append(load(folder, opened))
+        except StudyError as error:
+            warn(str(error))
     return found
 
 
@@ -320,3 +293,17 @@ def _corpus(store: RunStore, resolved: dict[str, Any]) -> dict[str, Any]:
     fingerprint = resolved.get("fingerprint")
     found = read_json(store.root / "data" / str(fingerprint) / "meta.json") if fingerprint else None
     return found if isinstance(found, dict) else {}
+
+
+class _Callable(ModuleType):
+    """This module, which may be called as well: `from andrea.analysis import load; study = load("norm-placement")`.
+
+    An empty `__init__` keeps `import andrea.analysis.text` from loading pandas, so the name cannot stand there.
+    """
+
+    def __call__(self, study: StudyFolder | str | Path, store: RunStore | str | Path | None = None) -> Study:
+        """`load(study, store)`."""
+        return load(study, store)
+
+
+sys.modules[__name__].__class__ = _Callable

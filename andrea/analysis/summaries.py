@@ -147,7 +147,7 @@ def lost(study: Study) -> pd.DataFrame:
 
 def still_falling(study: Study, run_ids: pd.Series) -> int:
     """How many of these runs fell in evaluated loss by more than m in the last third of their tokens."""
-    evaluated = study.curves[(study.curves["kind"] == "eval") & study.curves["run_id"].isin(run_ids)]
+    evaluated = study.part("curves", ["run_id", "tokens", "loss"], kind="eval", run_id=run_ids)
     late = evaluated[evaluated["tokens"] >= evaluated.groupby("run_id")["tokens"].transform("max") * 2 / 3]
     by_run = late.sort_values("tokens").groupby("run_id")["loss"]
     return int((by_run.first() - by_run.last() > (study.m or 0.0)).sum())
