@@ -5,12 +5,25 @@
 `andrea.analysis.load`) and returns a `Report`. Losses are in nats per token.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import chapters, curves, effects, figures, rate_curves, summaries, text, theme, words
+from andrea.analysis import (
+    budgets,
+    chapters,
+    confirmation,
+    controls,
+    curves,
+    documents,
+    effects,
+    figures,
+    pairs,
+    rate_curves,
+    stability,
+    text,
+    words,
+)
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
 
@@ -20,24 +33,34 @@ def build(study: Study) -> Report:
     sections = [
         Section("Effects of the factors", effects.chapter(study)),
         Section("How it was done", chapters.how(study)),
-        Section("Differences per seed", per_seed(study)),
+        Section("Controls", controls.chapter(study)),
+        Section("Confirmation", confirmation.chapter(study)),
+        Section("Differences per seed", pairs.per_seed(study)),
+        Section("Over documents", documents.chapter(study)),
+        Section("Tokens saved", budgets.tokens_saved(study)),
+        Section("Equal budgets", budgets.equal(study)),
+        Section("What is not matched", budgets.not_matched(study)),
         Section("Choosing the learning rates", rates(study)),
+        Section("Learning-rate sensitivity", stability.sensitivity(study)),
+        Section("Stability", stability.chapter(study)),
         Section("Loss curves", losses(study)),
         Section("Inside the layers", layers(study)),
-        Section("Noise, and what these pairs can see", noise(study)),
-        Section("Costs", chapters.costs(study)),
+        Section("Noise, and what these pairs can see", pairs.noise(study)),
+        Section("Costs", [*budgets.speed(study), *chapters.costs(study)]),
         Section("What differs between the arms", chapters.differing(study)),
+        Section("What was not done", not_done(study)),
         Section("Configurations and environment", chapters.configurations(study)),
         Section("Every run", chapters.every_run(study)),
     ]
     return Report(
         title=f"{study.name} · ablation",
         question=str(study.protocol.get("question") or f"What does {study.name} do?"),
-        answer=effects.answer(study),
+        answer=" ".join(filter(None, [effects.answer(study), confirmation.sentence(study)])),
         head=head(study),
         sections=[section for section in sections if section.items],
-        frames=study.frames(),
+        frames=study.frames() | more(study),
         details=details(study),
+        verdicts=study.verdict.get("verdicts") or [],
     )
 
 
@@ -76,7 +99,10 @@ def head(study: Study) -> list[Item]:
     if study.verdict.get("exploratory") or study.resolved.get("exploratory"):
         said = "Some runs were made before this protocol was frozen, by another study: they may have shaped it."
         items.append(Callout("Exploratory.", said, "note"))
+    items += controls.failed(study)
     items.append(verdicts(study))
+    if notes := words.notes(study):
+        items.append(Bullets(notes))
     if lost := words.did_not_train(study):
         items.append(Callout("Did not train.", lost))
     if study.trials["ok"].any():
@@ -108,8 +134,11 @@ def verdicts(study: Study) -> Table:
         numbers("n", "pairs", text.count),
         numbers("lr", "rate chosen", text.rate),
         numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts),
-        Column("note", "note"),
     ]
+    if again := confirmation.in_a_word(study):
+        frame["confirmation"] = frame["arm"].map(again)
+        columns.append(Column("confirmation", "confirmation"))
+        caption += " The confirmation is a block of fresh seeds, judged alone."
     return Table("verdicts", caption, frame, columns, stacked=True, mark="judged")
 
 
@@ -137,54 +166,10 @@ def rate_figure(study: Study) -> Figure:
             " Above the dashed line, off the scale, stands what did not train, a row per arm: it counts with the loss "
             "at initialisation."
         )
-    return Figure("learning-rates", said, spec, legend(study), keys)
-
-
-def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
-    """Label and colour of every arm that is drawn."""
-    colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
-    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
+    return Figure("learning-rates", said, spec, chapters.legend(study), keys)
 
 
 # ---- evidence --------------------------------------------------------------------------------------------------------
-
-
-def per_seed(study: Study) -> list[Item]:
-    """A dot per pair, and the pairs as a table."""
-    pairs = study.differences
-    if pairs.empty:
-        return []
-    arms = [arm for arm in study.arms if arm != study.baseline]
-    caption = (
-        f"Each small mark is one seed: the arm's final loss minus that of {study.called(study.baseline or '')} with "
-        "the same initial draws and batches. The tick is their mean, the thick line its simultaneous interval. An arm "
-        "differs where the line misses 0 and does not matter where it lies inside the shaded band of ±m. No mean is "
-        "drawn before the verdict, and none of an arm of which a pair is not whole."
-    )
-    shown = pairs.assign(label=pairs["arm"].map(study.label))
-    columns = [
-        Column("label", "arm"),
-        numbers("seed", "seed", text.plain),
-        numbers("baseline_loss", "baseline (nats)"),
-        numbers("loss", "arm (nats)"),
-        numbers("difference", "difference (nats)", text.signed),
-        Column("baseline_outcome", "baseline's outcome"),
-        Column("outcome", "arm's outcome"),
-    ]
-    keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
-    if (pairs["outcome"] == "stalled").any():
-        keys["▽"] = "stalled, at the edge where it lies beyond"
-    spec = figures.differences(pairs, study.verdicts, study.m, study.arms)
-    return [
-        Figure("differences-per-seed", caption, spec, legend(study, arms), keys),
-        Table(
-            "differences",
-            f"Final loss of every pair; {int(pairs['ok'].sum())} of {text.plural(len(pairs), 'pair')} are whole.",
-            shown,
-            columns,
-            mark="outcome",
-        ),
-    ]
 
 
 def rates(study: Study) -> list[Item]:
@@ -212,8 +197,8 @@ def rates(study: Study) -> list[Item]:
         numbers("tried", "runs", text.count),
         numbers("good", "trained", text.count),
         numbers("best", "lowest loss (tune part)", text.loss),
-        Column("note", "note"),
     ]
+    columns += [Column("note", "note")] if any(row["note"] for row in rows) else []
     caption = (
         "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). Regret: what the "
         "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's and the baseline's "
@@ -224,8 +209,7 @@ def rates(study: Study) -> list[Item]:
 
 def losses(study: Study) -> list[Item]:
     """Evaluated loss, its difference to the baseline, and training loss, along the tokens."""
-    curves_ = study.curves[study.curves["phase"] == "replicate"]
-    evaluated, trained = curves_[curves_["kind"] == "eval"], curves_[curves_["kind"] == "train"]
+    evaluated, trained = (study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train"))
     seeds = f"n = {study.rules.get('seeds')} seeds per arm where all are done"
     band = f"line: mean over the seeds; band: lowest to highest seed; {seeds}"
     items: list[Item] = []
@@ -235,9 +219,9 @@ def losses(study: Study) -> list[Item]:
             "where every schedule has run out; a mean stops where a seed of the arm has no finite loss."
         )
         spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
-        items.append(Figure("evaluated-loss", caption, spec, legend(study, evaluated["arm"])))
-    pairs = curves.paired(evaluated, study.baseline or "")
-    later = pairs[pairs["tokens"] > pairs["tokens"].max() * 0.15]
+        items.append(Figure("evaluated-loss", caption, spec, chapters.legend(study, evaluated["arm"])))
+    ahead = curves.paired(evaluated, study.baseline or "")
+    later = ahead[ahead["tokens"] > ahead["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
             f"The same as a difference to {study.called(study.baseline or '')} of the same seed ({band}), from 15 % "
@@ -248,7 +232,7 @@ def losses(study: Study) -> list[Item]:
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
-        items.append(Figure("difference-along-training", caption, spec, legend(study, arms)))
+        items.append(Figure("difference-along-training", caption, spec, chapters.legend(study, arms)))
     if trained["loss"].notna().any():
         logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
         some = (
@@ -258,14 +242,14 @@ def losses(study: Study) -> list[Item]:
         )
         caption = f"Training loss, mean of the batches since the last logged step ({band}).{some}"
         spec = figures.loss_curves(trained, study.runs, study.arms, "training loss (nats)")
-        items.append(Figure("training-loss", caption, spec, legend(study, trained["arm"])))
-    items.append(final_table(study)) if len(study.replicates()) else None
+        items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
+    items.append(pairs.by_themselves(study)) if len(study.replicates()) else None
     return items
 
 
 def layers(study: Study) -> list[Item]:
     """Gradient norms and the residual stream, block by block."""
-    logged = study.layers[study.layers["phase"] == "replicate"]
+    logged = study.part("layers", phase="replicate")
     keys = {"· · · ·": "at initialisation", "───": "at the end, band from the lowest to the highest seed"}
     told = {
         "grad_norm": (
@@ -288,60 +272,24 @@ def layers(study: Study) -> list[Item]:
         if rows["value"].notna().any():
             n = f" n = {rows['run_id'].nunique()} runs over all arms; the range between seeds is the band."
             items.append(
-                Figure(name, caption + n, figures.by_layer(rows, study.arms, title), legend(study, rows["arm"]), keys)
+                Figure(
+                    name,
+                    caption + n,
+                    figures.by_layer(rows, study.arms, title),
+                    chapters.legend(study, rows["arm"]),
+                    keys,
+                )
             )
     return items
 
 
-def noise(study: Study) -> list[Item]:
-    """What the seeds alone do, and how many pairs m asks for."""
-    items: list[Item] = []
-    frame = summaries.final_losses(study)
-    base = frame[(frame["arm"] == study.baseline) & frame["sd"].notna()]
-    for row in base.to_dict("records"):
-        span = text.span(row["sd_low"], row["sd_high"])
-        items.append(
-            Text(
-                f"Between its {row['n']} seeds the baseline's final loss has a standard deviation of "
-                f"{text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is the noise of their "
-                "differences."
-            )
-        )
-    judged = study.verdicts[study.verdicts["sd"].notna()]
-    if len(judged):
-        columns = [
-            Column("label", "arm"),
-            numbers("n", "pairs", text.count),
-            numbers("sd", "sd of differences (nats)"),
-            numbers("smallest_visible", "smallest effect these pairs see (nats)"),
-            numbers("pairs_needed", "pairs that would see m", text.count),
-            numbers("pairs_needed_regret", "with the regret subtracted", text.count),
-            numbers("regret", "regret of both (nats)", text.small),
-            numbers("p", "p", text.probability),
-            numbers("p_holm", "p (Holm)", text.probability),
-            numbers("tost_p", "p (equivalence)", text.probability),
-        ]
-        caption = "With 80 % power at the family's level. The smallest visible effect is context, no gate."
-        items.append(Table("power", caption, judged, columns))
-    return items
+def more(study: Study) -> dict[str, pd.DataFrame]:
+    """Tables that are drawn or too long to be shown, and written beside the report."""
+    tables = {"document-effects": documents.by_document(study), "control-pairs": controls.control_pairs(study)}
+    return {name: table for name, table in tables.items() if len(table)}
 
 
-def final_table(study: Study) -> Table:
-    """The arms by themselves."""
-    frame = summaries.final_losses(study)
-    frame.insert(1, "label", frame["arm"].map(study.label))
-    columns = [
-        Column("label", "arm"),
-        numbers("n", "n", text.count),
-        numbers("planned", "planned", text.count),
-        numbers("mean", "final loss (nats)"),
-        numbers(("low", "high"), "95 % interval", text.span),
-        numbers("sd", "sd over seeds"),
-        numbers("bpb", "bits per byte"),
-        numbers("initial", "at initialisation (nats)"),
-    ]
-    caption = (
-        "Final loss of every arm by itself, mean over its seeds. Compare arms by their paired differences above, "
-        "not by these intervals: seeds are shared, and their common part cancels in the pairs."
-    )
-    return Table("final-losses", caption, frame, columns)
+def not_done(study: Study) -> list[Item]:
+    """What this study was not asked for, and how to ask."""
+    lines = words.not_done(study)
+    return [Bullets(lines)] if lines else []

@@ -1,7 +1,8 @@
-"""An Optuna sweep: its trials, the best configuration to copy, history and slices. Copy this file and change it.
+"""An Optuna sweep: its trials, the best configuration, and what mattered.
 
-`build(study)` gets tidy pandas tables (`study.runs`, `study.trials`, `study.curves`, …; columns in
-`andrea.analysis.frames`) and returns a `Report`. Losses are in nats per token on the tune part.
+Copy this file to ./reports/sweep.py and change it. `build(study)` gets tidy pandas tables (`study.runs`,
+`study.trials`, `study.curves`, …; columns in `andrea.analysis.frames`) and returns a `Report`. Losses are in nats per
+token on the tune part.
 """
 
 import json
@@ -10,17 +11,20 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from andrea.analysis import searches, summaries, text, words
+from andrea.analysis import importances, parallel, searches, summaries, text, words
 from andrea.analysis.load import Study
-from andrea.analysis.report import Bullets, Callout, Code, Column, Figure, Item, Report, Section, Table, numbers
+from andrea.analysis.report import Bullets, Callout, Code, Column, Figure, Item, Report, Section, Table, Text, numbers
 
 
 def build(study: Study) -> Report:
     """The report of a sweep, finished or not."""
     trials = summaries.trial_values(study)
+    shares = mattered(study, trials)
     sections = [
         Section("Trials", [trial_table(study, trials)]),
+        Section("What mattered", importance(study, trials, shares)),
         Section("Along each parameter", slices(study, trials)),
+        Section("All parameters together", together(study, trials, shares)),
         Section("How it was done", how(study)),
         Section("Configuration and environment", configuration(study)),
     ]
@@ -131,6 +135,83 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
         "that diverged or stalled counts with the loss at initialisation."
     )
     return Table("trial-values", caption, frame, columns, mark="outcome")
+
+
+def mattered(study: Study, trials: pd.DataFrame) -> pd.DataFrame | None:
+    """The importances, or None where they cannot be told."""
+    names = summaries.parameter_names(study)
+    if importances.why_not(trials, names):
+        return None
+    return importances.importances(trials, names, study.protocol.get("space") or {})
+
+
+def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -> list[Item]:
+    """How much of the loss hangs on which parameter, or why that cannot be told."""
+    if table is None:
+        names = summaries.parameter_names(study)
+        reason = importances.why_not(trials, names)
+        return [Text(f"Importance of the parameters is not told: {reason}.")] if len(names) > 1 else []
+    row = table.iloc[0]
+    lost = int(row["n"] - row["good"])
+    counted = f"n = {row['n']} finished trials" + (
+        f", of which {lost} did not train and count among the worst" if lost else ""
+    )
+    meaning = (
+        f"PED-ANOVA: where the values of the best {row['best']} trials lie against where those of all lie, as a "
+        f"share of the sum over the parameters ({counted}). A share says where the search had to look, not how many "
+        "nats it gained: a parameter of small share may still have a best value. Range: central 95 % over "
+        f"{importances.RESAMPLES} resamples of the trials; no test."
+    )
+    columns = [
+        Column("parameter", "parameter"),
+        numbers("share", "importance", text.percent),
+        numbers(("low", "high"), "over resamples", _percents),
+        numbers("n", "trials", text.count),
+        numbers("good", "trained", text.count),
+    ]
+    caption = (
+        "The bar is the share, the line across it its range over resampled trials: where lines overlap, the order is "
+        "open."
+    )
+    return [
+        Figure("importance-shares", caption, importances.bars(table)),
+        Table("importances", meaning, table, columns),
+    ]
+
+
+def _percents(low: Any, high: Any) -> str:
+    return text.NOTHING if text.absent(low) else f"{text.percent(low)} to {text.percent(high)}"
+
+
+def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:
+    """A line per trial over all parameters, and the two that mattered most."""
+    names, space = summaries.parameter_names(study), study.protocol.get("space") or {}
+    if len(names) < 2 or not trials["ok"].any():
+        return []
+    logs = [name for name in names if searches.logarithmic(trials, name, space)]
+    done = int(trials["loss"].notna().sum())
+    counted = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
+    caption = (
+        f"A line per trial ({counted}), from parameter to parameter to its loss, low losses below. Where the lines "
+        "of the best quarter pass close together that value mattered; where they fan out it did "
+        f"not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a mark to follow its trial."
+    )
+    shown = parallel.legend(trials)
+    items: list[Item] = [
+        Figure("parallel-coordinates", caption, parallel.coordinates(trials, names, space), shown),
+    ]
+    first, second = names[:2]
+    how_chosen = "the first two parameters"
+    if shares is not None:
+        first, second = shares["parameter"][:2]
+        how_chosen = "the two parameters of largest importance"
+    said = (
+        f"Every trial over {first} and {second}, {how_chosen} (n = {done}). A slanted or bent cloud of best trials "
+        "means that the best value of one depends on the other."
+    )
+    marks_ = {sign: meaning.replace(", at the upper edge", "") for sign, meaning in keys(trials).items()}
+    items.append(Figure("pair", said, parallel.pair(trials, first, second, space), shown, marks_))
+    return items
 
 
 def slices(study: Study, trials: pd.DataFrame) -> list[Item]:

@@ -1,146 +1,225 @@
-"""The page in a real browser: drawn, quiet, offline, usable on a phone and in the dark."""
+"""The page in a real browser: drawn, quiet, offline, usable by hand, by key and by ear, on a phone and in the dark."""
 
-import json
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_store import finished, swept
+from analysis_store import Writer, swept
+from browser import Browser, Page
 
-from andrea.analysis.build import make_report
+from andrea.analysis.build import Job, make_report
+from andrea.analysis.text import verdict_table
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.slow
 
-PROBE = """
-<pre id="probe"></pre><script>
-(async () => {
-  const figures = document.querySelectorAll("figure");
-  const limit = Date.now() + 30000;
-  while (document.documentElement.dataset.drawn !== String(figures.length) && Date.now() < limit) {
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-  const marks = (arm) => [...document.querySelectorAll(".plot path[aria-label]")]
-    .filter((path) => path.getAttribute("aria-label").includes(`arm: ${arm}`)).length;
-  const luminance = (color) => color.match(/[\\d.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part) / 3, 0);
-  const style = getComputedStyle(document.body);
-  const axis = document.querySelector(".plot .role-axis-label text");
-  const told = {
-    width: innerWidth, scroll: document.documentElement.scrollWidth, figures: figures.length,
-    drawn: Number(document.documentElement.dataset.drawn), alerted: window.alerted ?? false,
-    svgs: document.querySelectorAll(".plot.vega-embed svg").length,
-    wide: [...document.querySelectorAll(".plot svg")]
-      .filter((svg) => svg.getBoundingClientRect().right > innerWidth).length,
-    cut: [...document.querySelectorAll("table.stacked")]
-      .filter((table) => table.scrollWidth > table.parentElement.clientWidth).length,
-    requests: performance.getEntriesByType("resource")
-      .map((entry) => entry.name).filter((name) => !name.startsWith("data:")),
-    paper: luminance(style.backgroundColor), ink: luminance(style.color),
-    axis: luminance(getComputedStyle(axis).fill), before: marks("post"),
-  };
-  const button = document.querySelector('[data-arm="post"]');
-  if (button) {
-    button.focus();
-    told.focused = document.activeElement === button;
-    button.click();
-    await new Promise((resolve) => setTimeout(resolve, 1500));
-    told.hidden = marks("post");
-    told.others = marks("pre");
-    told.pressed = button.getAttribute("aria-pressed");
-    button.click();
-    await new Promise((resolve) => setTimeout(resolve, 1500));
-    told.shown = marks("post");
-  }
-  const table = document.querySelector("#runs table") ?? document.querySelector("table.sortable");
-  const column = table.closest("#runs") ? 6 : 0;
-  const losses = () => [...table.tBodies[0].rows].map((row) => row.children[column].dataset.sort);
-  const header = table.tHead.rows[0].children[column];
-  header.querySelector("button").click();
-  told.up = losses();
-  header.querySelector("button").click();
-  told.down = losses();
-  told.sorted = header.getAttribute("aria-sort");
-  document.querySelector("#probe").textContent = JSON.stringify(told);
-  parent.postMessage(JSON.stringify(told), "*");
-})();
-</script>
-"""
+LABELS = {
+    "pre": "pre-norm before every sublayer",
+    "post": "post-norm after the residual addition",
+    "both": "sandwich: RMSNorm before and after, with query-key normalisation",
+    "one": "parallel attention and MLP, one norm shared by both branches",
+}
+OVERFLOW = """[...document.querySelectorAll("table.stacked")]
+  .filter((table) => table.scrollWidth > table.parentElement.clientWidth + 1)
+  .map((table) => table.closest(".table").id)"""
+WIDE = """[...document.querySelectorAll(".plot svg")]
+  .filter((drawing) => drawing.getBoundingClientRect().right > innerWidth).length"""
+BARE = """[...document.querySelectorAll("figure")]
+  .filter((figure) => !figure.querySelector(".plot svg path[aria-label][d]")).map((figure) => figure.id)"""
+ROWS = """(id) => [...document.querySelectorAll(`#${id} .numbers table`)]
+  .map((table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent)))"""
+MARKS = """(arm) => [...document.querySelectorAll(".plot path[aria-label]")]
+  .filter((path) => path.getAttribute("aria-label").includes(`arm: ${arm}`)).length"""
+# Contrast by WCAG's formula, of the page's ink and of an axis' letters against the paper.
+CONTRAST = """(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).slice(0, 3).map((part) => Number(part) / 255)
+    .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  const light = (color) => parts(color).reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const body = getComputedStyle(document.body);
+  const axis = getComputedStyle(document.querySelector(".plot .role-axis-label text")).fill;
+  const swatches = [...document.querySelectorAll(".swatch")].map((part) => getComputedStyle(part).backgroundColor);
+  return { paper: light(body.backgroundColor), ink: ratio(body.color, body.backgroundColor),
+    axis: ratio(axis, body.backgroundColor),
+    arms: Math.min(...swatches.map((color) => ratio(color, body.backgroundColor))) };
+})()"""
 
 
-# A window cannot be as narrow as a phone, a frame can.
-FRAME = """<!DOCTYPE html><meta name="color-scheme" content="light dark"><body style="margin: 0"><pre id="probe"></pre>
-<iframe src="probed.html" style="border: 0; width: {width}px; height: 900px"></iframe>
-<script>onmessage = (event) => {{ document.querySelector("#probe").textContent = event.data; }};</script>"""
-
-
-def look(chromium: str, page: Path, tmp_path: Path, width: int = 1280, *flags: str) -> tuple[dict[str, Any], str]:
-    """What the probe found in the page, and the browser's console."""
-    probed, frame = tmp_path / "probed.html", tmp_path / "frame.html"
-    frame.write_text(FRAME.format(width=width))
-    body, end, rest = page.read_text(encoding="utf-8").rpartition("</body>")
-    probed.write_text(body + PROBE + end + rest, encoding="utf-8")
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--window-size=1400,900", "--virtual-time-budget=60000", "--enable-logging=stderr", *flags]
-    answer = subprocess.run(
-        [*command, "--dump-dom", frame.as_uri()], capture_output=True, text=True, timeout=180, check=True
-    )
-    found = re.search(r'<pre id="probe">(.*?)</pre>', answer.stdout, re.DOTALL)
-    assert found and found[1], answer.stderr[-2000:]
-    told: dict[str, Any] = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    console = "\n".join(line for line in answer.stderr.splitlines() if "CONSOLE" in line)
-    return told, console
+def labelled(root: Path, labels: dict[str, str], **asked: Any) -> Writer:
+    """A judged ablation whose arms have these labels; the second stalls at one seed."""
+    writer = Writer(root, arms=tuple(labels), **asked)
+    writer.asked["arms"] = {a: {"label": label, "set": {"model.norm_placement": a}} for a, label in labels.items()}
+    writer.save()
+    writer.tune()
+    _, second, *others = labels
+    writer.replicate({second: 0.08, **dict.fromkeys(others, -0.01)}, **{second: {2: "stalled"}})
+    writer.judge()
+    return writer
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a judged ablation."""
-    writer = finished(tmp_path_factory.mktemp("study"), fates={"post": {2: "stalled"}})
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a judged ablation whose labels are long."""
+    writer = labelled(tmp_path_factory.mktemp("study"), LABELS)
     return make_report(writer.store, writer.folder, ["html"], REPORTS / "comparison.py", None)[0]
 
 
-def test_s45_the_page_draws_its_figures_offline_and_quietly(chromium: str, page: Path, tmp_path: Path) -> None:
-    told, console = look(chromium, page, tmp_path)
-    assert told["drawn"] == told["figures"] == told["svgs"] == 7
-    assert console == ""
-    assert told["requests"] == []
-    assert told["paper"] > 240 and told["ink"] < 60
+def untroubled(page: Page) -> None:
+    """Nothing on the console, nothing asked of anybody, every figure drawn with marks in it."""
+    assert page.complaints == []
+    assert page.requests == []
+    figures = page.evaluate("document.querySelectorAll('figure').length")
+    assert page.evaluate("Number(document.documentElement.dataset.drawn)") == figures > 0
+    assert page.evaluate(BARE) == []
 
 
-def test_a_click_in_the_legend_hides_an_arm_and_tables_sort(chromium: str, page: Path, tmp_path: Path) -> None:
-    told, _ = look(chromium, page, tmp_path)
-    assert told["focused"] and told["pressed"] == "false"
-    assert told["before"] > 0 and told["hidden"] == 0 and told["others"] > 0
-    assert told["shown"] == told["before"]
-    up = [float(key) for key in told["up"] if key]
-    down = [float(key) for key in told["down"] if key]
-    assert up == sorted(up) and down == sorted(down, reverse=True) and len(up) == 24
-    assert told["sorted"] == "descending"
+def test_s45_the_page_draws_its_figures_offline_and_quietly(browser: Browser, report: Path) -> None:
+    with browser.page(report) as page:
+        untroubled(page)
+        assert page.evaluate("document.querySelectorAll('.plot.vega-embed svg').length") >= 7
+        shown = page.evaluate(CONTRAST)
+        assert shown["paper"] > 0.9 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
 
 
-def test_on_a_phone_nothing_scrolls_sideways(chromium: str, page: Path, tmp_path: Path) -> None:
-    told, console = look(chromium, page, tmp_path, 360)
-    assert told["width"] == 360 and told["scroll"] <= 360 and told["wide"] == 0
-    assert told["cut"] == 0, "the verdicts and the protocol are read without scrolling in their boxes"
-    assert console == ""
+def test_in_the_dark_the_page_and_its_figures_can_be_read(browser: Browser, report: Path) -> None:
+    with browser.page(report, dark=True) as page:
+        shown = page.evaluate(CONTRAST)
+        assert shown["paper"] < 0.03 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
+        page.set_media(dark=True, media="print")
+        assert page.evaluate(CONTRAST)["paper"] > 0.9, "paper is white"
 
 
-def test_in_the_dark_the_page_and_its_figures_are_light_on_dark(chromium: str, page: Path, tmp_path: Path) -> None:
-    told, _ = look(chromium, page, tmp_path, 1280, "--blink-settings=preferredColorScheme=0")
-    assert told["paper"] < 40 and told["ink"] > 200 and told["axis"] > 140
+def test_a_click_in_the_legend_hides_an_arm_in_every_figure(browser: Browser, report: Path) -> None:
+    with browser.page(report) as page:
+        before, others = page.evaluate(f"({MARKS})('post')"), page.evaluate(f"({MARKS})('both')")
+        page.click("#learning-rates [data-arm=post]")
+        page.wait(f"({MARKS})('post') === 0")
+        assert before > 0 and page.evaluate(f"({MARKS})('both')") == others > 0
+        pressed = "[...document.querySelectorAll('[data-arm=post]')].map((b) => b.ariaPressed)"
+        assert set(page.evaluate(pressed)) == {"false"}
+        # And back, with the keyboard.
+        page.evaluate("document.querySelector('#learning-rates [data-arm=post]').focus()")
+        page.press(" ", 32, " ")
+        page.wait(f"({MARKS})('post') === {before}")
+        assert page.complaints == []
 
 
-def test_names_that_are_markup_do_nothing(chromium: str, tmp_path: Path) -> None:
-    evil = "<img src=x onerror=window.alerted=1><script>window.alerted=1</script>"
-    writer = finished(tmp_path / "study", {evil: 0.0}, name="evil", arms=("pre", evil), question=evil)
-    page = make_report(writer.store, writer.folder, ["html"], REPORTS / "comparison.py", None)[0]
-    told, console = look(chromium, page, tmp_path)
-    assert told["alerted"] is False and told["drawn"] == told["figures"] and console == ""
+def test_a_table_sorts_by_a_click_and_by_a_key(browser: Browser, report: Path) -> None:
+    keys = "[...document.querySelector('#runs table').tBodies[0].rows].map((r) => r.children[{}].dataset.sort)"
+    with browser.page(report) as page:
+        heads = page.evaluate("[...document.querySelectorAll('#runs thead th')].map((th) => th.textContent)")
+        at = heads.index("final loss (nats)")
+        head = f"#runs thead th:nth-child({at + 1})"
+        page.click(f"{head} button")
+        up = [float(key) for key in page.evaluate(keys.format(at)) if key]
+        assert up == sorted(up) and len(up) > 40
+        assert page.evaluate(f"document.querySelector('{head}').ariaSort") == "ascending"
+        page.press("Enter", 13, "\r")
+        down = [float(key) for key in page.evaluate(keys.format(at)) if key]
+        assert down == up[::-1] and page.evaluate(f"document.querySelector('{head}').ariaSort") == "descending"
 
 
-def test_a_sweeps_page_draws_too(chromium: str, tmp_path: Path) -> None:
-    writer = swept(tmp_path / "study")
-    page = make_report(writer.store, writer.folder, ["html"], REPORTS / "sweep.py", None)[0]
-    told, console = look(chromium, page, tmp_path, 360)
-    assert told["drawn"] == told["figures"] == 3 and console == "" and told["scroll"] <= 360
+def test_the_keyboard_reaches_the_contents_first_and_shows_where_it_is(browser: Browser, report: Path) -> None:
+    with browser.page(report) as page:
+        page.press("Tab", 9)
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the contents"
+        assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+        page.press("Enter", 13, "\r")
+        page.press("Tab", 9)
+        assert page.evaluate("document.activeElement.closest('nav').id") == "contents"
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_figures_numbers_can_be_read_as_a_table(browser: Browser, report: Path) -> None:
+    with browser.page(report) as page:
+        page.click("#differences-per-seed .numbers summary")
+        page.wait("document.querySelector('#differences-per-seed .numbers table')")
+        tables = page.evaluate(f"({ROWS})('differences-per-seed')")
+        seeds = next(t for t in tables if "seed" in t[0])
+        assert [row[0] for row in seeds[1:]] == ["post"] * 5 + ["both"] * 5 + ["one"] * 5
+        drawn = page.evaluate("document.querySelector('#differences-per-seed .plot').getAttribute('aria-label')")
+        assert drawn.startswith("Paired differences")
+
+
+@pytest.mark.parametrize("width", [360, 760, 1100, 1920])
+def test_nothing_scrolls_sideways_and_what_is_read_whole_is_not_cut(browser: Browser, report: Path, width: int) -> None:
+    with browser.page(report, width) as page:
+        assert page.evaluate("innerWidth") == width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(OVERFLOW) == []
+        assert page.evaluate(WIDE) == 0 and page.complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_nothing_that_keeps_people_out(
+    browser: Browser, axe: str, report: Path, width: int, dark: bool
+) -> None:
+    with browser.page(report, width, dark=dark) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        page.wait("document.querySelector('.numbers table')")
+        page.evaluate(axe)
+        found = page.evaluate(
+            "axe.run(document).then((told) => ({passes: told.passes.length, faults: told.violations"
+            ".filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id, v.nodes[0].html])}))"
+        )
+        assert found["faults"] == [] and found["passes"] > 20
+
+
+def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> None:
+    evil = "<script>window.alerted=1</script><img src=x onerror=window.alerted=1>"
+    writer = labelled(tmp_path, {"pre": "</script><b>", "post": evil}, question=f"{evil} javascript:alert(1)?")
+    writer.folder.write("study.json", writer.folder.about | {"name": evil})
+    made = make_report(writer.store, writer.folder, ["html", "md"], REPORTS / "comparison.py", None)
+    with browser.page(made[0]) as page:
+        untroubled(page)
+        assert page.evaluate("window.alerted ?? null") is None
+        assert page.evaluate("document.querySelector('.overline').textContent").startswith(evil)
+        assert page.evaluate("document.querySelector('h1').textContent") == f"{evil} javascript:alert(1)?"
+        labels = "[...document.querySelectorAll('#learning-rates [data-arm]')].map((b) => b.textContent.trim())"
+        assert page.evaluate(labels) == ["</script><b>", evil]
+        assert page.evaluate("document.querySelectorAll('main img, main b').length") == 0
+        links = page.evaluate("[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))")
+        assert links and all(link.startswith("#") for link in links)
+    for drawing in made[0].parent.glob("figures/*.svg"):
+        with browser.page(drawing) as page:
+            assert page.evaluate("window.alerted ?? null") is None and page.requests == []
+
+
+def test_a_sweeps_page_draws_too(browser: Browser, tmp_path: Path) -> None:
+    writer = swept(tmp_path)
+    made = make_report(writer.store, writer.folder, ["html"], REPORTS / "sweep.py", None)[0]
+    with browser.page(made, 360) as page:
+        untroubled(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_watched_page_loads_itself_again_as_its_reader_left_it(browser: Browser, tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.tune()
+    writer.replicate({"post": 0.08})
+    job = Job(writer.store, REPORTS / "comparison.py", (writer.folder,))
+    path = job.make(["html"], refresh=1)[0]
+    with browser.page(path) as page:
+        page.evaluate("window.first = true")
+        page.click("#learning-rates [data-arm=post]")
+        page.click("#runs thead th:nth-child(2) button")
+        page.evaluate("document.querySelectorAll('details.numbers')[0].open = true; scrollTo(0, 900)")
+        page.wait("window.first === undefined && document.documentElement.dataset.drawn !== undefined")
+        assert page.evaluate("document.querySelector('[data-arm=post]').ariaPressed") == "false"
+        assert page.evaluate(f"({MARKS})('post')") == 0
+        assert page.evaluate("document.querySelector('#runs thead th:nth-child(2)').ariaSort") == "ascending"
+        assert page.evaluate("document.querySelector('details.numbers').open") is True
+        assert page.evaluate("document.activeElement.closest('th')?.textContent") == "arm"
+        assert abs(page.evaluate("scrollY") - 900) < 2
+        # Complete: it is loaded once more and then stays.
+        writer.judge()
+        job.make(["html"])
+        page.wait("document.documentElement.dataset.refresh === undefined")
+        page.wait("document.documentElement.dataset.drawn !== undefined")
+        assert page.evaluate("document.querySelector('[data-arm=post]').ariaPressed") == "false"
+        assert page.evaluate("document.querySelector('.answer').textContent").startswith("At the rate")
+        assert verdict_table(writer.folder)[1]["verdict"] in page.evaluate(
+            "document.querySelector('#verdicts').textContent"
+        )
+        assert page.complaints == [] and page.requests == []

@@ -1,59 +1,131 @@
-"""Makes a study's report with a report script: `build(study) -> Report` in a Python file."""
+"""Makes a report with a script: `build(study)`, `build_many(studies)` or `build_run(run)`, which return a Report."""
 
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from andrea.analysis.load import Study, load
+from andrea.analysis.load import load, load_all, load_run
+from andrea.analysis.pdf import require_weasyprint
 from andrea.analysis.render import write
 from andrea.analysis.report import Report
 from andrea.errors import AndreaError, StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
-FORMATS = ("html", "md", "csv", "parquet")
+FORMATS = ("html", "md", "csv", "parquet", "json", "tex")
+"""What is written where nobody names formats: all that need no extra."""
+EVERY_FORMAT = (*FORMATS, "pdf")
+TAKES = {"build": "study", "build_many": "studies", "build_run": "run"}
+"""The function that a script defines → what it is called with."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A report script, loaded."""
+
+    path: Path
+    takes: str
+    """study, studies or run."""
+    build: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A report to make, once or again and again."""
+
+    store: RunStore
+    script: Path
+    studies: tuple[StudyFolder, ...] | None = None
+    """The studies that it is about; None for all of the store."""
+    run: str | None = None
+    """The run that it is about, by its id or the beginning of it."""
+    out: Path | None = None
+    """Folder to write to; by default the study's `report`, else one in the store's `reports`."""
+
+    def make(self, formats: Sequence[str] | None = None, refresh: int = 0) -> list[Path]:
+        """Write the report, of what is there.
+
+        Args:
+            formats: of `EVERY_FORMAT`; None means `FORMATS`.
+            refresh: seconds after which the page loads itself again; 0 for never.
+
+        Returns:
+            The files that were written, the page first.
+
+        Raises:
+            UserError: an unknown format, an output that is a file, a script that defines none of `TAKES`, or one that
+                wants something else than was named.
+            StudyError: the script failed or the disk did; the runs are as they were.
+        """
+        asked = known(formats)
+        if self.out is not None:
+            _require_folder(self.out)
+        script = load_script(self.script)
+        given, target = self._given(script)
+        _require_folder(target)
+        report = _guarded(script, given)
+        try:
+            return write(report, self.script.parent, target, asked, refresh)
+        except OSError as error:
+            raise StudyError(f"{target}: the report cannot be written ({error.strerror or error})") from error
+
+    def _given(self, script: Script) -> tuple[Any, Path]:
+        """What the script is called with, and where its report goes."""
+        place = self.store.root / "reports"
+        if script.takes == "run":
+            if self.run is None:
+                raise UserError(
+                    f"{script.path}: reports on one run; name it: andrea report --kind {script.path.stem} ID"
+                )
+            view = load_run(self.store, self.run)
+            return view, self.out or place / f"run-{view.run_id[:12]}"
+        if script.takes == "studies":
+            every = self.studies is None
+            found = load_all(self.store) if every else [load(s, self.store) for s in self.studies or ()]
+            return found, self.out or place / script.path.stem
+        if not self.studies or len(self.studies) > 1:
+            raise UserError(f"{script.path}: reports on one study; name one (`andrea status` lists them)")
+        (folder,) = self.studies
+        usual = script.path.stem in ("comparison", "sweep")
+        return load(folder, self.store), self.out or folder.path / (
+            "report" if usual else f"report-{script.path.stem}"
+        )
 
 
 def make_report(
-    store: RunStore, folder: StudyFolder, formats: Sequence[str] | None, reports: Path, out: Path | None = None
+    store: RunStore, folder: StudyFolder, formats: Sequence[str] | None, script: Path, out: Path | None = None
 ) -> list[Path]:
-    """Write the report of a study, finished or not.
-
-    Args:
-        store: where its runs are.
-        folder: the study.
-        formats: of html, md, csv, parquet; None means all.
-        reports: the script, `reports/comparison.py` or the user's own; templates/ beside it come first.
-        out: folder to write to; by default `report` in the study's.
-
-    Returns:
-        The files that were written, the page first.
-
-    Raises:
-        UserError: an unknown format, an output that is a file, a script without `build`.
-        StudyError: the script failed or the disk did; the study itself is as it was.
-    """
-    asked = _known(FORMATS if formats is None else formats)
-    target = out or folder.path / "report"
-    if target.exists() and not target.is_dir():
-        raise UserError(f"{target}: is a file; name a folder for the report")
-    build = load_script(reports)
-    study = load(folder, store)
-    report = _guarded(build, study, reports)
-    try:
-        return write(report, reports.parent, target, asked)
-    except OSError as error:
-        raise StudyError(f"{target}: the report cannot be written ({error.strerror or error})") from error
+    """Write the report of one study; see `Job.make`."""
+    return Job(store, script, (folder,), out=out).make(formats)
 
 
-def load_script(script: Path) -> Callable[[Study], Any]:
-    """The `build` function of a report script.
+def make_many(
+    store: RunStore,
+    folders: Sequence[StudyFolder] | None,
+    formats: Sequence[str] | None,
+    script: Path,
+    out: Path | None = None,
+) -> list[Path]:
+    """Write a report on several studies, or on all of the store; see `Job.make`."""
+    return Job(store, script, None if folders is None else tuple(folders), out=out).make(formats)
+
+
+def make_run(
+    store: RunStore, run: str, formats: Sequence[str] | None, script: Path, out: Path | None = None
+) -> list[Path]:
+    """Write a report on one run, named by its id or the beginning of it; see `Job.make`."""
+    return Job(store, script, run=run, out=out).make(formats)
+
+
+def load_script(script: Path) -> Script:
+    """A report script.
 
     Raises:
-        UserError: the file is missing, does not run, or has no `build`.
+        UserError: the file is missing, does not run, or defines not exactly one of `TAKES`.
     """
     if not script.is_file():
         raise UserError(f"{script}: no such report script; name a Python file that defines build(study)")
@@ -67,24 +139,28 @@ def load_script(script: Path) -> Callable[[Study], Any]:
         raise
     except Exception as error:
         raise UserError(f"{_place(script, error)}: this report script does not run ({_said(error)})") from error
-    build = getattr(module, "build", None)
-    if not callable(build):
-        raise UserError(f"{script}: a report script defines build(study) and returns a Report; there is no build")
-    made: Callable[[Study], Any] = build
-    return made
+    found = [name for name in TAKES if callable(getattr(module, name, None))]
+    if len(found) != 1:
+        there = " and ".join(found) or "no build"
+        raise UserError(
+            f"{script}: a report script defines build(study) and returns a Report (or build_many(studies), or "
+            f"build_run(run)); there is {there}"
+        )
+    return Script(script, TAKES[found[0]], getattr(module, found[0]))
 
 
-def _guarded(build: Callable[[Study], Any], study: Study, script: Path) -> Report:
+def _guarded(script: Script, given: Any) -> Report:
     try:
-        report = build(study)
+        report = script.build(given)
     except AndreaError:
         raise
     except Exception as error:
         raise StudyError(
-            f"{_place(script, error)}: the report failed ({_said(error)}); the study is untouched"
+            f"{_place(script.path, error)}: the report failed ({_said(error)}); the {script.takes} "
+            f"{'are' if script.takes == 'studies' else 'is'} untouched"
         ) from error
     if not isinstance(report, Report):
-        raise UserError(f"{script}: build(study) returned {type(report).__name__}, not a Report")
+        raise UserError(f"{script.path}: build({script.takes}) returned {type(report).__name__}, not a Report")
     return report
 
 
@@ -100,10 +176,24 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _known(formats: Sequence[str]) -> list[str]:
+def _require_folder(target: Path) -> None:
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target}: is a file; name a folder for the report")
+
+
+def known(formats: Sequence[str] | None) -> list[str]:
+    """The formats to write, each once.
+
+    Raises:
+        UserError: one that there is not, none at all, or pdf without weasyprint.
+    """
+    if formats is None:
+        return list(FORMATS)
     for name in formats:
-        if name not in FORMATS:
-            raise UserError(f"--format: unknown {name!r}; {nearest(name, FORMATS)}")
+        if name not in EVERY_FORMAT:
+            raise UserError(f"--format: unknown {name!r}; {nearest(name, EVERY_FORMAT)}")
     if not formats:
-        raise UserError(f"--format: names none; there are {', '.join(FORMATS)}")
+        raise UserError(f"--format: names none; there are {', '.join(EVERY_FORMAT)}")
+    if "pdf" in formats:
+        require_weasyprint()
     return list(dict.fromkeys(formats))

@@ -1,14 +1,26 @@
 """Chapters that reports of different kinds share: how it was done, costs, what differs, the appendix."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from andrea.analysis import summaries, text
+from andrea.analysis import summaries, text, theme
 from andrea.analysis.load import Study
 from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
 from andrea.verdict.protocol import Protocol
+
+
+def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
+    """Label and colour of every arm that is drawn."""
+    colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
+    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
+
+
+def labels(study: Study) -> dict[str, str]:
+    """By arm, what it is called."""
+    return {arm: study.label(arm) for arm in study.arms}
 
 
 def how(study: Study) -> list[Item]:

@@ -11,7 +11,7 @@ import pandas as pd
 from andrea.analysis import marks, summaries, text, theme, words
 from andrea.analysis.load import Study
 from andrea.analysis.marks import VISIBLE, data, near, tooltip
-from andrea.analysis.report import Column, Figure, Item, Table, Text, numbers
+from andrea.analysis.report import Bullets, Column, Figure, Item, Table, Text, numbers
 from andrea.verdict.design import cells
 
 LEVEL_APART = 0.05
@@ -25,6 +25,7 @@ def chapter(study: Study) -> list[Item]:
     items: list[Item] = [Text(sentence) for sentence in sentences(study)]
     if len(study.effects):
         items.append(_table(study))
+        items += _notes(study)
     return items + [figure for pair in itertools.combinations(study.factors, 2) if (figure := _figure(study, *pair))]
 
 
@@ -77,12 +78,9 @@ _KINDS = {"main": "main effect", "simple": "simple effect", "interaction": "inte
 
 
 def _table(study: Study) -> Table:
-    once = text.one_reason(study.effects.to_dict("records"))
-    noted = [] if once else ["unstable", "inconclusive", "invalid"]
     frame = study.effects.assign(
         what=study.effects["kind"].map(_KINDS),
         judged=[text.judged(*pair) for pair in zip(study.effects["verdict"], study.effects["cause"], strict=True)],
-        note=study.effects["reason"].where(study.effects["verdict"].isin(noted), ""),
     )
     families = study.effects.groupby("kind", sort=False)["level"].agg(["size", "first"])
     each = [f"{text.plural(int(n), _KINDS[str(kind)])} at {text.percent(at)}" for kind, (n, at) in families.iterrows()]
@@ -92,6 +90,13 @@ def _table(study: Study) -> Table:
         "does with the second, less what it does without. Intervals hold together within a kind "
         f"({text.listing(each)}). m = {study.m or 0:g} nats for every kind."
     )
+    if (study.effects["kind"] == "simple").any():
+        caption += (
+            " A simple effect that starts at the baseline is the same contrast as an arm's line in the verdict table."
+            " Its interval and its p differ from those there, as another number of statements must hold together: "
+            f"{text.plural(int((study.effects['kind'] == 'simple').sum()), 'simple effect')} here, "
+            f"{text.plural(len(study.arms) - 1, 'arm')} there."
+        )
     columns = [
         Column("name", "effect"),
         Column("what", "kind"),
@@ -102,8 +107,19 @@ def _table(study: Study) -> Table:
         numbers("p_holm", "p (Holm)", text.probability),
         numbers("regret", "regret (nats)", text.small),
     ]
-    columns += [Column("note", "note")] if (frame["note"] != "").any() else []
     return Table("effects", caption, frame, columns, stacked=True, mark="judged")
+
+
+def _notes(study: Study) -> list[Item]:
+    """Why an effect could not be told, a line for all of which the same is to be said."""
+    rows = study.effects.to_dict("records")
+    if text.one_reason(rows):
+        return []
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        if row["verdict"] in ("unstable", "inconclusive", "invalid"):
+            said.setdefault(row["reason"], []).append(row["name"])
+    return [Bullets([f"{'; '.join(names)}: {reason}." for reason, names in said.items()])] if said else []
 
 
 def cell_means(study: Study, lines: str, along: str) -> tuple[pd.DataFrame, pd.DataFrame]:

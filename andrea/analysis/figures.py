@@ -1,6 +1,7 @@
 """The figures of replicates. Each is one Vega-Lite specification: interactive on the page, an SVG in a file."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -12,7 +13,13 @@ from andrea.analysis import marks, theme
 from andrea.analysis.marks import VISIBLE, color, dash, data, fill, finish, near, near_log, tooltip
 
 
-def differences(pairs: pd.DataFrame, verdicts: pd.DataFrame, m: float | None, arms: Sequence[str]) -> dict[str, Any]:
+def differences(
+    pairs: pd.DataFrame,
+    verdicts: pd.DataFrame,
+    m: float | None,
+    arms: Sequence[str],
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Paired differences to the baseline: a dot per seed, the mean with its simultaneous interval, the band of ±m.
 
     Args:
@@ -20,7 +27,9 @@ def differences(pairs: pd.DataFrame, verdicts: pd.DataFrame, m: float | None, ar
         verdicts: `Study.verdicts`.
         m: smallest effect of interest, nats.
         arms: in the order of colours, the baseline first.
+        labels: what the axes call them; by default their names.
     """
+    called = {arm: (labels or {}).get(arm, arm) for arm in arms}
     shown = [arm for arm in arms[1:] if arm in set(pairs["arm"]) or arm in set(verdicts["arm"])]
     dots = pairs.dropna(subset=["difference"])[["arm", "seed", "difference", "outcome", "baseline_outcome"]].copy()
     dots["state"] = dots["outcome"].where(dots["outcome"] != "completed", dots["baseline_outcome"])
@@ -35,12 +44,11 @@ def differences(pairs: pd.DataFrame, verdicts: pd.DataFrame, m: float | None, ar
     dots["drawn"] = dots["difference"].clip(*domain)
     x: dict[str, Any] = {
         "scale": alt.Scale(domain=domain, nice=False),
-        "title": [f"difference to {arms[0]} (nats)", "left is better"],
+        "title": [f"difference to {called[arms[0]]} (nats)", "left is better"],
         "axis": alt.Axis(format="+.3~f", tickCount=marks.FEW),
     }
-    row = alt.Y(
-        "arm:N", title=None, sort=shown, scale=alt.Scale(domain=shown), axis=alt.Axis(labelLimit=160, ticks=False)
-    )
+    axis = alt.Axis(labelLimit=160, ticks=False, labelExpr=f"{json.dumps(called)}[datum.value]")
+    row = alt.Y("arm:N", title=None, sort=shown, scale=alt.Scale(domain=shown), axis=axis)
     layers = [*_margin(margin, x), *_means(means, x, row, arms), _pairs(dots, x, row, arms)]
     height = 76 * max(1, len(shown)) + 10
     return finish(alt.layer(*layers), height, f"Paired differences of final loss to {arms[0]}, per seed and arm.")
@@ -96,10 +104,12 @@ def loss_curves(
     scale = alt.Scale(zero=False, nice=False, domain=domain)
     y = alt.Y("mean:Q", title=title, scale=scale, axis=axis)
     x = marks.tokens_axis(drawn["tokens"])
-    seeds = alt.Chart(data(drawn[["arm", "run_id", "tokens", "loss"]])).transform_filter(VISIBLE)
+    # A number for a run: its id at every point would be most of the page.
+    numbered = drawn[["arm", "tokens", "loss"]].assign(run=pd.factorize(drawn["run_id"])[0])
+    seeds = alt.Chart(data(numbered)).transform_filter(VISIBLE)
     thin = seeds.mark_line(strokeWidth=0.7, opacity=0.45, clip=True)
     band, *line = _over_seeds(lines.over_seeds(drawn), x, y, title, arms, "+.4f" if difference else ".4f")
-    layers = [band, thin.encode(x=x, y=alt.Y("loss:Q", title=title), color=color(arms), detail="run_id:N"), *line]
+    layers = [band, thin.encode(x=x, y=alt.Y("loss:Q", title=title), color=color(arms), detail="run:N"), *line]
     if difference:
         layers.insert(0, alt.Chart(data(pd.DataFrame({"mean": [0.0]}))).mark_rule().encode(y=y))
     last = last[last["loss"].between(domain[0], domain[1])]
@@ -160,9 +170,8 @@ def by_layer(layers: pd.DataFrame, arms: Sequence[str], title: str) -> dict[str,
     # A logarithmic axis has no place for zero.
     grouped.loc[~(grouped["low"] > 0), ["mean", "low", "high"]] = np.nan
     blocks = alt.Scale(domain=[int(layers["layer"].min()), int(layers["layer"].max())], nice=False)
-    x = alt.X(
-        "layer:Q", title="block (0: embedding)", scale=blocks, axis=alt.Axis(format="d", tickMinStep=1, grid=False)
-    )
+    axis = marks.counted(int(layers["layer"].min()), int(layers["layer"].max()))
+    x = alt.X("layer:Q", title="block (0: embedding)", scale=blocks, axis=axis)
     drawable = grouped["low"].notna().any()
     domain = near_log(grouped["low"].min(), grouped["high"].max()) if drawable else [0.1, 1.0]
     scale = alt.Scale(type="log", nice=False, domain=domain)

@@ -91,6 +91,12 @@ def ticks_log(low: float, high: float) -> list[float]:
     return [t for p in powers for d in (1, 2, 5) if low <= (t := float(f"{d}e{p}")) <= high]
 
 
+def counted(first: int, last: int) -> Any:
+    """An axis of whole numbers: every one where they are few, as ticks between would repeat them."""
+    few = {"values": list(range(first, last + 1))} if last - first <= 12 else {"tickCount": FEW, "tickMinStep": 1}
+    return alt.Axis(format="d", grid=False, **few)
+
+
 def tooltip(fields: Mapping[str, str]) -> list[Any]:
     """Tooltip of `field:type` or `field:type|format` → title."""
     shown = []

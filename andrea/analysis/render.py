@@ -1,22 +1,28 @@
-"""A report as files: one HTML page that needs no network, Markdown with SVG beside it, CSV and Parquet."""
+"""A report as files: a page that needs no network, Markdown with SVG beside it, a PDF, numbers and LaTeX tables."""
 
+import functools
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd
 
+from andrea.analysis import latex, machine, theme
 from andrea.analysis import report as parts
-from andrea.analysis import theme
+from andrea.analysis.pdf import pdf
 from andrea.analysis.report import Figure, Report
 from andrea.store.files import write_atomic
 
 _WHEEL = Path(__file__).parents[1] / "content" / "reports"
 SHIPPED = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "reports"
 """Folder of the reports that come with andrea: inside a wheel, else beside the package."""
+
+
+_REFRESH = ' data-refresh="{}"'
+"""What of the page says that it loads itself again, after so many seconds."""
 
 
 class Raw(str):
@@ -40,21 +46,52 @@ def environment(folder: Path, *, markdown: bool = False) -> jinja2.Environment:
     return made
 
 
-def html(report: Report, folder: Path, drawings: Mapping[str, str]) -> str:
+def html(report: Report, folder: Path, drawings: Mapping[str, str], refresh: int = 0) -> str:
     """The page: styles, scripts and figures inside it.
 
     Args:
         report: what to show.
         folder: of the report's script; its templates/ come first.
         drawings: of `drawn`.
+        refresh: seconds after which the page loads itself again; 0 for never.
     """
     bundle = _scripts()
     specs = {figure.name: {**figure.spec, "width": "container"} for figure in report.figures()}
     template = environment(folder).get_template("report.html.j2")
-    page = template.render(report=report, bundle=bundle, specs=specs, drawings=drawings, variables=theme.stylesheet())
+    page = template.render(
+        report=report,
+        bundle=bundle,
+        specs=specs,
+        drawings=drawings,
+        variables=theme.stylesheet(),
+        refresh=_REFRESH.format(refresh) if refresh else "",
+    )
     return page.lstrip()
 
 
+def settle(page: Path) -> None:
+    """Let a page that loads itself again stay as it is: nobody builds it any more."""
+    text = page.read_text(encoding="utf-8")
+    settled = re.sub(_REFRESH.format(r"\d+"), "", text, count=1)
+    if settled != text:
+        write_atomic(page, settled)
+
+
+def printed(report: Report, folder: Path, files: Mapping[str, str]) -> str:
+    """The page for paper: no scripts, drawings as images.
+
+    Args:
+        report: what to show.
+        folder: of the report's script; its templates/ come first.
+        files: drawings that stand alone, of `alone`, by name.
+    """
+    images = {
+        name: f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}" for name, drawing in files.items()
+    }
+    return environment(folder).get_template("report.print.html.j2").render(report=report, images=images).lstrip()
+
+
+@functools.cache
 def _scripts() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, safe inside a page."""
     import vl_convert
@@ -70,8 +107,12 @@ def drawn(report: Report) -> dict[str, str]:
     drawings = {}
     for figure in report.figures():
         drawing = str(vl_convert.vegalite_to_svg(figure.spec, allowed_base_urls=[]))
-        drawings[figure.name] = _own_ids(drawing, figure.name)
+        drawings[figure.name] = _own_ids(_UNSEEN.sub("", drawing), figure.name)
     return drawings
+
+
+_UNSEEN = re.compile(r'<path [^<>]* opacity="0"/>')
+"""A mark that only holds a tooltip, in thousands: a drawing has none."""
 
 
 def alone(figure: Figure, drawing: str) -> str:
@@ -110,8 +151,15 @@ def markdown(report: Report, folder: Path) -> str:
     return environment(folder, markdown=True).get_template("report.md.j2").render(report=report)
 
 
-def write(report: Report, folder: Path, out: Path, formats: Sequence[str]) -> list[Path]:
+def write(report: Report, folder: Path, out: Path, formats: Sequence[str], refresh: int = 0) -> list[Path]:
     """Write the report in these formats; every file is replaced in one step.
+
+    Args:
+        report: what to show.
+        folder: of the report's script; its templates/ come first.
+        out: folder to write to.
+        formats: of html, md, pdf, json, tex, csv, parquet.
+        refresh: seconds after which the page loads itself again; 0 for never.
 
     Returns:
         The files; the page first where there is one.
@@ -125,28 +173,28 @@ def write(report: Report, folder: Path, out: Path, formats: Sequence[str]) -> li
         write_atomic(path, content)
         written.append(path)
 
-    drawings = drawn(report) if {"html", "md"} & set(formats) else {}
+    drawings = drawn(report) if {"html", "md", "pdf"} & set(formats) else {}
+    files = {figure.name: alone(figure, drawings[figure.name]) for figure in report.figures() if drawings}
     if "html" in formats:
-        put("report.html", html(report, folder, drawings))
+        put("report.html", html(report, folder, drawings, refresh))
     if "md" in formats:
         put("report.md", markdown(report, folder))
-        for figure in report.figures():
-            put(f"figures/{figure.name}.svg", alone(figure, drawings[figure.name]))
-    for name, frame in report.tables().items():
+        for name, drawing in files.items():
+            put(f"figures/{name}.svg", drawing)
+    if "pdf" in formats:
+        put("report.pdf", pdf(printed(report, folder, files)))
+    if "json" in formats:
+        put("report.json", machine.as_json(report))
+    if "tex" in formats:
+        for table in report.shown():
+            put(f"{table.name}.tex", latex.table(table))
+        put("report.tex", latex.document(report))
+    for name, frame in report.tables().items() if {"csv", "parquet"} & set(formats) else ():
         if "csv" in formats:
-            put(f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+            put(f"{name}.csv", machine.as_csv(frame))
         if "parquet" in formats:
-            put(f"{name}.parquet", columnar(frame).to_parquet(index=False))
+            put(f"{name}.parquet", machine.as_parquet(frame))
     return written
-
-
-def columnar(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with columns of mixed values (settings of several kinds) as text, which Parquet can hold."""
-    told = frame.copy()
-    for key in told.columns:
-        if told[key].dtype == object and len({type(value) for value in told[key].dropna()}) > 1:
-            told[key] = [None if value is None else str(value) for value in told[key]]
-    return told
 
 
 def _markdown(value: Any) -> Any:

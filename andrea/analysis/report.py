@@ -1,12 +1,27 @@
 """What a report is made of: sections of text, tables, figures and code, free of any format."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from andrea.analysis import text
+from andrea.analysis.frames import Frames
+from andrea.errors import UserError
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def _require_name(part: "Table | Figure") -> None:
+    """A name is a file's and an anchor's: nothing that a path, a page or a shell would read otherwise."""
+    if not _NAME.fullmatch(part.name) or part.name == "report":
+        raise UserError(
+            f"{type(part).__name__} {part.name!r}: its name becomes a file's; use letters, digits, - . and _, "
+            "and another than 'report'"
+        )
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,9 @@ class Table:
     mark: str | None = None
     """Column whose first words are shown as badges (verdicts, outcomes)."""
 
+    def __post_init__(self) -> None:
+        _require_name(self)
+
     def rows(self) -> list[list[Cell]]:
         """What is shown, row by row."""
         records = self.frame.to_dict("records")
@@ -89,6 +107,14 @@ class Figure:
     """Arm → (label, colour): the buttons that hide and show the arm."""
     keys: dict[str, str] = field(default_factory=dict)
     """What other marks mean: sign → meaning."""
+
+    def __post_init__(self) -> None:
+        _require_name(self)
+
+    @property
+    def description(self) -> str:
+        """What is drawn, in a sentence, for those who do not see it."""
+        return str(self.spec.get("description") or self.caption)
 
 
 @dataclass(frozen=True)
@@ -137,8 +163,8 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Its name in links."""
-        return "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
+        """Its name in links; no table and no figure has it."""
+        return "about-" + "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
 
 
 @dataclass(frozen=True)
@@ -152,10 +178,18 @@ class Report:
     head: Sequence[Item]
     """The rest of the first screen."""
     sections: Sequence[Section]
-    frames: dict[str, pd.DataFrame]
+    frames: dict[str, pd.DataFrame] | Frames
     """Whole tables by file name; every shown table is written too."""
     details: Sequence[tuple[str, str]] = ()
     """Small facts under the title: name, value."""
+    verdicts: Sequence[Mapping[str, Any]] = ()
+    """What was judged, for programs (report.json): one mapping per verdict, as in verdict.json."""
+
+    def __post_init__(self) -> None:
+        names = Counter(item.name for item in self.items() if isinstance(item, Table | Figure))
+        twice = [name for name, n in names.items() if n > 1]
+        if twice:
+            raise UserError(f"this report has two tables or figures named {twice[0]!r}; names are files' and unique")
 
     def items(self) -> list[Item]:
         """Everything in reading order."""
@@ -165,7 +199,11 @@ class Report:
         """Every figure in reading order."""
         return [item for item in self.items() if isinstance(item, Figure)]
 
-    def tables(self) -> dict[str, pd.DataFrame]:
+    def shown(self) -> list[Table]:
+        """Every table that is shown, in reading order."""
+        return [item for item in self.items() if isinstance(item, Table)]
+
+    def tables(self) -> Mapping[str, pd.DataFrame]:
         """Every file of numbers: the whole tables, and those that are shown and not among them."""
-        shown = {item.name: item.frame for item in self.items() if isinstance(item, Table)}
+        shown = {item.name: item.frame for item in self.shown()}
         return self.frames | {name: frame for name, frame in shown.items() if name not in self.frames}

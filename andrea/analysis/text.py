@@ -122,6 +122,16 @@ def percent(value: Any) -> str:
     return NOTHING if absent(value) else f"{100 * float(value):.3g}\N{NO-BREAK SPACE}%"
 
 
+def share(value: Any) -> str:
+    """A signed share with one decimal: `+12.3 %`."""
+    return NOTHING if absent(value) else _minus(f"{100 * float(value):+.1f}\N{NO-BREAK SPACE}%")
+
+
+def ratio(value: Any) -> str:
+    """A ratio with three decimals."""
+    return number(value, 3)
+
+
 def relative(value: Any) -> str:
     """A relative difference: `+0.8 %`, or `equal`."""
     if absent(value):

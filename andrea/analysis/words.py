@@ -5,6 +5,7 @@ from typing import Any
 from andrea.analysis import text
 from andrea.analysis.load import Study
 from andrea.analysis.summaries import UNFINISHED, lost, still_falling
+from andrea.verdict.records import METHOD
 
 CONDITION = "at the rate this protocol chose for each arm, on this corpus, at this size"
 
@@ -76,6 +77,42 @@ def _clause(study: Study, row: dict[Any, Any]) -> str:
     return f"{arm} cannot be judged ({row['reason']})"
 
 
+def notes(study: Study) -> list[str]:
+    """What the verdict table has no room for, a line for the arms of which the same is to be said."""
+    said: dict[str, list[str]] = {}
+    for row in study.verdicts.to_dict("records"):
+        note = row["note"]
+        # These reasons say the number over again.
+        if row["verdict"] in ("better", "worse", "equivalent"):
+            note = note.removeprefix(row["reason"]).removeprefix("; ")
+        if note:
+            said.setdefault(note, []).append(row["arm"])
+    return [f"{study.called(*arms)}: {note}." for note, arms in said.items()]
+
+
+def not_done(study: Study) -> list[str]:
+    """What the study was not asked for, so that a reader does not look for it, and how it is asked for."""
+    lines, asked, judged = [], study.asked, study.verdict
+    if not judged.get("controls") and not asked.get("controls"):
+        lines.append(
+            "Controls (--controls): one run repeated, the baseline with other initial weights, which must change "
+            "nothing, and on half the tokens, which must show. Without them no effect is told in tokens."
+        )
+    if not judged.get("confirmation") and not asked.get("confirm"):
+        lines.append("A confirmation (--confirm): the verdict again, from fresh seeds alone.")
+    if not judged.get("equal") and not asked.get("equal"):
+        lines.append(
+            "Equal FLOPs, equal time (--equal flops,time): arms trained to budgets at which all cost the same. At "
+            "equal tokens a dearer arm has had more computation."
+        )
+    if judged and int(judged.get("method") or 1) < METHOD:
+        lines.append(
+            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: andrea report --regrade judges "
+            "the stored runs again and says what changes."
+        )
+    return lines
+
+
 def simultaneous(study: Study) -> str:
     """What the printed intervals are: `simultaneous 95 % interval`."""
     return f"simultaneous {text.percent(1 - float(study.rules.get('alpha', 0.05)))} interval"
@@ -108,6 +145,7 @@ def did_not_train(study: Study) -> str:
 def what_was_lost(study: Study) -> list[str]:
     """A line for every phase and the arms of which the same runs diverged or stalled."""
     kinds = {"tune": "run in tuning", "replicate": "replicate", "trial": "trial"}
+    kinds |= {"control": "control run", "confirm": "confirmation run", "budget": "run at an equal budget"}
     lines: dict[str, list[str]] = {}
     for row in lost(study).to_dict("records"):
         n, kind = int(row["runs"]), kinds.get(row["phase"], "run")
@@ -142,8 +180,20 @@ def what_is_missing(study: Study) -> list[str]:
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
             if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):
                 lines.append(f"{study.called(arm)}: {text.plural(seeds - planned, 'replicate')} not planned yet")
+        lines += _asked_and_missing(study)
         if not study.verdict:
             lines.append("the verdict: judged once, when every replicate is there")
     elif not study.best:
         lines.append("the best configuration: chosen when every trial is there")
     return lines
+
+
+def _asked_and_missing(study: Study) -> list[str]:
+    """Controls, confirmation and budgets that were asked for and are not planned or not judged."""
+    judged, planned = study.verdict.get("asked") or {}, set(study.runs["phase"])
+    equal = [str(kind) for kind in study.asked.get("equal") or [] if kind not in (judged.get("equal") or [])]
+    wanted = [("control", "the controls")] if study.asked.get("controls") and not judged.get("controls") else []
+    wanted += [("confirm", "the confirmation")] if study.asked.get("confirm") and not judged.get("confirm") else []
+    wanted += [("budget", f"equal {text.listing(equal)}")] if equal else []
+    told = {True: "asked for, not judged yet", False: "asked for, not planned yet"}
+    return [f"{name}: {told[phase in planned]}" for phase, name in wanted]

@@ -1,0 +1,279 @@
+"""Many ablations: every arm's effect in one forest plot, with its regime.
+
+Copy this file to ./reports/leaderboard.py and change it. `build_many(studies)` gets every study of the store
+(`andrea.analysis.load.Study`) and returns a `Report`. Its rows are `andrea.analysis.board.rows` (columns in `BOARD`).
+Losses are in nats per token; below 0 the arm is better.
+"""
+
+import re
+from typing import Any
+
+import pandas as pd
+
+from andrea.analysis import board, forest, growth, text, words
+from andrea.analysis.load import Study
+from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
+
+
+def build_many(studies: list[Study]) -> Report:
+    """The board of all ablations among the studies, finished or not."""
+    kept, twice = board.distinct(studies)
+    rows = board.rows(kept)
+    sections = [
+        Section("Does the effect grow or fade with size?", sizes(kept)),
+        Section("How to read it", how(rows)),
+        Section("Studies", list_of_studies(kept, twice)),
+    ]
+    return Report(
+        title="Leaderboard",
+        question="What did every change do that was tried here?",
+        answer=answer(kept, rows),
+        head=head(kept, rows),
+        sections=[section for section in sections if section.items],
+        frames={"board": rows},
+        details=details(kept, rows),
+        verdicts=[
+            {"study": study.path.name, **verdict} for study in kept for verdict in study.verdict.get("verdicts") or []
+        ],
+    )
+
+
+# ---- first screen ----------------------------------------------------------------------------------------------------
+
+
+def answer(kept: list[Study], rows: pd.DataFrame) -> str:
+    """Counts of the verdicts in a sentence, and the largest effects that were shown."""
+    if rows.empty:
+        return "Nothing to show: no ablation in this store has been judged. Start one with `andrea ablate NAME`."
+    counts = rows["verdict"].value_counts()
+    order = [word for word in _WORDS if word in counts.index]
+    told = text.listing([f"{counts[word]} {word}" for word in order])
+    said = (
+        f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, each against its own "
+        f"baseline at its own size, budget and corpus: {told}."
+    )
+    decided = rows[rows["verdict"].isin(["better", "worse"]) & rows["mean"].notna()]
+    for word, ascending in (("better", True), ("worse", False)):
+        ranked = decided[decided["verdict"] == word].sort_values("mean", ascending=ascending, kind="stable")
+        if len(ranked):
+            said += f" {_extreme(ranked.iloc[0], word)}"
+    return said
+
+
+_WORDS = ("better", "worse", "equivalent", "unstable", "inconclusive", "invalid", "pending")
+
+
+def _extreme(row: Any, word: str) -> str:
+    side = "Lowest" if word == "better" else "Highest"
+    return (
+        f"{side}: {row['effect']} in {row['ablation']}, {text.signed(row['mean'])} nats "
+        f"({text.interval(row['low'], row['high'])}, n = {text.count(row['n'])})."
+    )
+
+
+def details(kept: list[Study], rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """How much is on the board."""
+    regimes = rows["regime"].nunique()
+    told = [("studies", text.count(len(kept))), ("rows", text.count(len(rows)))]
+    told.append(("regimes", f"{regimes}, not comparable with each other" if regimes > 1 else text.count(regimes)))
+    if exploratory := int(rows["exploratory"].sum()):
+        told.append(("exploratory", text.count(exploratory)))
+    return told
+
+
+def head(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
+    """What is not finished, the picture, the table."""
+    items: list[Item] = []
+    open_ = [study for study in kept if not study.complete]
+    if open_:
+        items.append(Callout("Half finished.", "Of these studies only what is judged is shown:"))
+        items.append(Bullets([f"{study.path.name}: {_open(study)}" for study in open_]))
+    if rows.empty:
+        return items
+    return [*items, picture(rows), table(rows)]
+
+
+def _open(study: Study) -> str:
+    done = int((~study.runs["outcome"].isin(["failed", "running", "missing"])).sum())
+    missing = words.what_is_missing(study)
+    return f"{done} of {text.plural(len(study.runs), 'planned run')} done{'; ' + missing[0] if missing else ''}"
+
+
+def picture(rows: pd.DataFrame) -> Figure:
+    """The forest plot."""
+    drawn = int(rows["mean"].notna().sum())
+    scale = (
+        f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far intervals are not "
+        "comparable with those of near ones."
+        if forest.stretched(rows)
+        else ""
+    )
+    caption = (
+        f"{text.plural(drawn, 'effect')} with {'its' if drawn == 1 else 'their'} intervals, grouped by study under its "
+        f"regime; the shaded band is that study's ±m. {_covers(rows)} Rows in words have no mean, and say why.{scale} "
+        "Compare rows within a group: another group had another size, budget or corpus."
+    )
+    keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
+    return Figure("forest", caption, forest.forest(rows), forest.legend(forest.groups(rows)), keys)
+
+
+def _covers(rows: pd.DataFrame) -> str:
+    """What the intervals hold together with: a family is a study, not the board."""
+    families = rows.groupby(["study", "kind"]).ngroups
+    return (
+        "Intervals hold together with 95\N{NO-BREAK SPACE}% within their own family (a study's arms, or its main "
+        f"effects), not over the board: with {text.plural(families, 'family', 'families')} about one in twenty of "
+        "them has an interval that misses."
+    )
+
+
+def table(rows: pd.DataFrame) -> Table:
+    """One row per effect."""
+    shown = rows.assign(judged=[text.judged(*pair) for pair in zip(rows["verdict"], rows["cause"], strict=True)])
+    shown["judged"] = shown["judged"].where(~shown["exploratory"].astype(bool), shown["judged"] + ", exploratory")
+    columns = [
+        Column("effect", "arm"),
+        Column("judged", "verdict"),
+        numbers("mean", "difference (nats)", text.signed),
+        numbers(("low", "high"), "simultaneous interval", text.interval),
+        numbers("n", "pairs", text.count),
+        Column("ablation", "ablation"),
+        Column("against", "against"),
+        numbers(("parameters", "tokens", "corpus"), "regime: parameters, tokens, corpus", _regime),
+        numbers("m", "m (nats)", text.short),
+        numbers("regret", "regret (nats)", text.small),
+        numbers("p_board", "p (Holm, board)", text.probability),
+        Column("note", "note"),
+    ]
+    caption = (
+        f"Every arm of every study, and the main effects of factorial designs: {text.plural(len(rows), 'row')}. "
+        "Below 0 is better. Ablations stand in the order of their largest effect, to find them by: it ranks nothing "
+        "across regimes. The last p is adjusted for all rows of this board, whatever the verdicts, which are each "
+        "study's own."
+    )
+    return Table("board", caption, shown, columns, stacked=True, mark="judged")
+
+
+def _regime(parameters: Any, tokens: Any, corpus: Any) -> str:
+    return f"{text.big(parameters)}, {text.big(tokens)}, {corpus}"
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def sizes(kept: list[Study]) -> list[Item]:
+    """The ablations that were run at several sizes, all else equal."""
+    found, left_out = growth.groups(kept)
+    if not found:
+        return []
+    slopes = pd.concat([growth.slopes(group) for group in found], ignore_index=True)
+    items: list[Item] = [Text(sentence) for sentence in map(_sentence, slopes.to_dict("records"))]
+    columns = [
+        Column("label", "arm"),
+        Column("ablation", "ablation"),
+        Column("word", "the effect"),
+        numbers("slope", "nats per tenfold parameters", text.signed),
+        numbers(("low", "high"), "interval", text.interval),
+        numbers("level", "level", text.percent),
+        numbers("p", "p", text.probability),
+        numbers("regret", "regret (nats)", text.small),
+        numbers("lack_of_fit", "p of a line", text.probability),
+        numbers("sizes", "sizes", text.count),
+        Column("n", "pairs by size"),
+        Column("reason", "from where to where"),
+    ]
+    caption = (
+        "Slope of the effect over log10 of the parameters, by least squares through the sizes. Intervals are "
+        "simultaneous over the arms of an ablation, not over ablations. Two sizes always lie on a line: a third one "
+        "tests it."
+    )
+    items.append(Table("slopes", caption, slopes, columns, stacked=True, mark="word"))
+    items += [_growth(group, number) for number, group in enumerate(found, 1) if len(growth.points(group))]
+    if left_out:
+        items.append(Text(f"A size that is there twice counts once. Left out: {'; '.join(left_out)}."))
+    return items
+
+
+def _sentence(row: dict[Any, Any]) -> str:
+    called = f"{row['label']} ({row['ablation']})"
+    if text.absent(row["slope"]):
+        return f"{called}: not told, {row['reason']}."
+    within = f"{text.signed(row['slope'])} nats per tenfold parameters {text.interval(row['low'], row['high'])}"
+    said = {
+        "neither": "no slope was seen",
+        "uncertain": "the learning rates leave the slope open",
+        "moves": "the effect moves with size",
+        "reverses": "the effect reverses with size",
+    }.get(row["word"], f"the effect {row['word']} with size")
+    return f"{called}: {said}, {within}, over {text.plural(int(row['sizes']), 'size')}."
+
+
+def _growth(group: growth.Group, number: int) -> Figure:
+    tokens = text.count(board.regime(group[0])["tokens"])
+    caption = (
+        f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's simultaneous interval; "
+        f"{tokens} tokens a run at every size, {board.regime(group[0])['corpus']}. A larger model is the less "
+        "trained by them: size and tokens per parameter change together. Shaded: ±m."
+    )
+    name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
+    return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), growth.legend(group))
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def how(rows: pd.DataFrame) -> list[Item]:
+    """What the words and numbers mean."""
+    if rows.empty:
+        return []
+    lines = [
+        "A difference is the arm's final loss minus its own study's baseline, paired by seed, at the rate that the "
+        "protocol chose for each: a row says nothing about another size, budget or corpus.",
+        "Verdicts are each study's own, by its own protocol and m; nothing is judged again here.",
+        (
+            "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it would be read as a "
+            "result."
+        ),
+        f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a test count as p = "
+        "1. Who picks the best of many rows should look at this one.",
+    ]
+    if (rows["kind"] == "main effect").any():
+        lines.append(
+            "A main effect of a factorial design averages over the other factors' levels; its cells stand as arms too."
+        )
+    return [Bullets(lines)]
+
+
+def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
+    """What is on the board, and what is not."""
+    if not kept:
+        return []
+    frame = pd.DataFrame(
+        [
+            {
+                "study": study.path.name,
+                "question": str(study.protocol.get("question") or ""),
+                "regime": board.regime(study)["regime"],
+                "seeds": study.rules.get("seeds"),
+                "state": "done" if study.complete else "half finished",
+                "method": study.verdict.get("method"),
+                "created": str(study.about.get("created") or "")[:10],
+            }
+            for study in kept
+        ]
+    )
+    columns = [
+        Column("study", "study"),
+        Column("question", "question"),
+        Column("regime", "regime"),
+        numbers("seeds", "seeds", text.count),
+        Column("state", "state"),
+        numbers("method", "judged by method", text.plain),
+        Column("created", "begun"),
+    ]
+    items: list[Item] = [
+        Table("studies", "Every study on the board, in the order in which they were begun.", frame, columns)
+    ]
+    if twice:
+        items.append(Text(f"Duplicates: {'; '.join(twice)}."))
+    return items
