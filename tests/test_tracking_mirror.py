@@ -18,11 +18,14 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import alone
 from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.subject import Destination
+
+OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
 
 def mirrored(folder: StudyFolder, store: RunStore) -> dict[str, OfflineRun]:
     """Mirror everything with a process of its own and read it back."""
-    with Mirror(folder, store, "offline", warn=pytest.fail):
+    with Mirror(folder, store, OFFLINE, warn=pytest.fail):
         pass
     return read_offline_runs(folder.path)
 
@@ -62,7 +65,7 @@ def test_a_study_read_back_from_wandbs_own_files_is_the_study(store: RunStore) -
     assert run.tags == ["norm-placement", "ablation", "post", "tiny"]
     assert run.config["model.d_model"] == 48
     assert run.config["seed"] == 1
-    assert run.axes == {"train/*": "tokens", "eval/*": "tokens", "layers/*": "tokens"}
+    assert run.axes == {"tokens": "", **dict.fromkeys(("step", "train/*", "eval/*", "layers/*"), "tokens")}
     assert all("tokens" in row for row in run.history)
     assert [row["train/loss"] for row in run.history if "train/loss" in row] == [5.0, 4.5, 4.0, 3.5]
     assert run.history[0]["layers/grad_norm"] == {"_type": "histogram", "values": [0.1, 0.2], "bins": [-0.5, 0.5, 1.5]}
@@ -103,7 +106,7 @@ def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
     first = mirrored(folder, store)
     files = sorted(folder.path.rglob("*.wandb"))
     assert mirrored(folder, store) == first
-    assert sync(folder, store, "offline") == 0
+    assert sync(folder, store, OFFLINE) == 0
     assert sorted(folder.path.rglob("*.wandb")) == files
 
 
@@ -111,14 +114,14 @@ def test_sync_writes_what_is_missing_also_when_its_folder_was_deleted(store: Run
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     lines: list[str] = []
-    assert sync(folder, store, "offline", progress=lines.append) == 1
+    assert sync(folder, store, OFFLINE, lines.append) == 1
     assert len(lines) == 1
     (copy,) = folder.path.glob("wandb/offline-run-*")
     for path in sorted(copy.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     copy.rmdir()
     finished(store, folder, "pre", 2)
-    assert sync(folder, store, "offline") == 2
+    assert sync(folder, store, OFFLINE) == 2
     assert len(read_offline_runs(folder.path)) == 2
 
 
@@ -129,7 +132,7 @@ def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whol
         train(store, plan(folder, "pre", seed), curve(steps=300))
     lines: list[str] = []
     for delay in (0.0, 0.05, 0.15):
-        mirror = Mirror(folder, store, "offline", warn=lines.append)
+        mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
         before = len(list(folder.path.glob("wandb/offline-run-*")))
         mirror.finished({}, {})
         while len(list(folder.path.glob("wandb/offline-run-*"))) <= before:
@@ -163,8 +166,9 @@ from pathlib import Path
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.mirror import Mirror
+from andrea.tracking.subject import Destination
 folder = StudyFolder(Path(sys.argv[1]))
-mirror = Mirror(folder, RunStore(Path(sys.argv[2])), "offline")
+mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"))
 mirror.finished({}, {})
 assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
 print("told", flush=True)
@@ -195,7 +199,7 @@ def test_a_broken_mirror_is_one_line_and_not_an_exception(store: RunStore, monke
     finished(store, folder, "pre", 1)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     lines: list[str] = []
-    mirror = Mirror(folder, store, "offline", warn=lines.append)
+    mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     for _ in range(3):
         mirror.finished({}, {})
     mirror.close()
@@ -212,7 +216,7 @@ def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(st
     metrics.unlink()
     metrics.mkdir()
     lines: list[str] = []
-    with Mirror(folder, store, "offline", warn=lines.append) as mirror:
+    with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
         mirror.finished({}, {})
         mirror.finished({}, {})
     assert len(lines) == 1
@@ -224,7 +228,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     lines: list[str] = []
-    mirror = Mirror(folder, store, "offline", warn=lines.append)
+    mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     with alone(folder, wait_s=0):  # another mirror holds the study
         mirror.finished({}, {})
         begun = time.monotonic()
@@ -232,7 +236,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
         assert time.monotonic() - begun < 5
     assert len(lines) == 1
     assert "not done after 0.5 s" in lines[0]
-    assert sync(folder, store, "offline") == 1
+    assert sync(folder, store, OFFLINE) == 1
 
 
 def test_a_second_sync_of_a_study_is_refused_by_name(store: RunStore) -> None:
@@ -265,13 +269,13 @@ def test_s37_online_without_an_answering_server_becomes_offline_within_seconds(
         monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         lines: list[str] = []
         begun = time.monotonic()
-        with Mirror(folder, store, "online", warn=lines.append):
+        with Mirror(folder, store, ONLINE, warn=lines.append):
             pass
         assert time.monotonic() - begun < 30
         with pytest.raises(StudyError, match="cannot be reached"):
-            sync(folder, store, "online")
+            sync(folder, store, ONLINE)
     assert len(lines) == 1
-    assert f"andrea sync {folder.path.name} --online" in lines[0]
+    assert f"andrea sync {folder.path.name} --wandb online" in lines[0]
     assert len(read_offline_runs(folder.path)) == 2
     assert all(entry["mode"] == "offline" for entry in read_json(folder.path / "wandb" / "mirrored.json").values())
     log = (folder.path / "wandb" / "mirror.log").read_text()
@@ -283,7 +287,7 @@ def test_s37_online_without_a_key_becomes_offline_at_once(store: RunStore, monke
     finished(store, folder, "pre", 1)
     monkeypatch.setenv("HOME", os.environ["WANDB_CONFIG_DIR"])
     lines: list[str] = []
-    with Mirror(folder, store, "online", warn=lines.append):
+    with Mirror(folder, store, ONLINE, warn=lines.append):
         pass
     assert len(lines) == 1
     assert "No API key" in lines[0]

@@ -8,7 +8,7 @@ from tracking_study import curve, diverging_curve, finished, make_study, plan, t
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.tracking.mirror import resolve_mode, resolve_project
+from andrea.tracking.mirror import resolve_destination, resolve_mode
 from andrea.tracking.projection import project_run
 
 
@@ -131,8 +131,14 @@ def test_an_unknown_mode_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_mode(None)
 
 
-def test_the_project_is_the_users_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_project(None) == "andrea"
-    monkeypatch.setenv("WANDB_PROJECT", "mine")
-    assert resolve_project(None) == "mine"
-    assert resolve_project("asked") == "asked"
+def test_project_entity_and_tags_are_the_options_else_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = resolve_destination("online")
+    assert (nothing.project, nothing.entity, nothing.tags) == ("andrea", "", ())
+    for name, value in (("PROJECT", "mine"), ("ENTITY", "team"), ("TAGS", "paper, v2,")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    told = resolve_destination("online")
+    assert (told.project, told.entity, told.tags) == ("mine", "team", ("paper", "v2"))
+    asked = resolve_destination("online", "other", "me", "")
+    assert (asked.project, asked.entity, asked.tags) == ("other", "me", ())

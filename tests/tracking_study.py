@@ -47,6 +47,34 @@ def finished(store: RunStore, folder: StudyFolder, arm: str, seed: int, **result
     return planned
 
 
+def judged_study(store: RunStore) -> StudyFolder:
+    """A study as a controller leaves it: tuned, replicated, judged, reported; one run diverged, one stalled, one
+    failed for good."""
+    folder = make_study(store)
+    folder.write("resolved.json", {"baseline": "pre", "fingerprint": "f" * 12, "arms": {"pre": {}, "post": {}}})
+    for arm in ("pre", "post"):
+        for lr in (0.001, 0.00316):
+            train(store, plan(folder, arm, 900, lr, "tune"), curve(), eval_part="tune")
+        for seed in (1, 2):
+            finished(store, folder, arm, seed)
+    train(
+        store, plan(folder, "post", 3), diverging_curve(), outcome="diverged", reason="not finite", loss=None, bpb=None
+    )
+    finished(store, folder, "pre", 3, stalled=True)
+    with store.claim(plan(folder, "post", 4)["run_id"]) as claim:
+        attempt = claim.attempt({"config": {"seed": 4}}, {})
+        append_line(attempt / "metrics.jsonl", _train(1, 5.0))
+        claim.fail(attempt, "out of memory")
+    told = {"mean": 0.25, "interval": [0.1, 0.4], "level": 0.95, "n": 2, "p": 0.01, "p_holm": 0.01}
+    verdict = {"arm": "post", "verdict": "worse", "reason": "0.25 nats more", **told}
+    folder.write("verdict.json", {"complete": True, "verdicts": [verdict]})
+    folder.write("choices.json", {"pre": {"lr": 0.00316}, "post": {"lr": 0.00316}})
+    (folder.path / "report").mkdir()
+    (folder.path / "report" / "report.html").write_text("<h1>worse</h1>")
+    (folder.path / "report" / "runs.csv").write_text("arm,loss\npre,3.4\n")
+    return folder
+
+
 def curve(steps: int = 4) -> list[dict[str, Any]]:
     """Records of a training of a few steps, as metrics.jsonl has them."""
     records = [_eval(0), _layers(0)]

@@ -1,26 +1,22 @@
-"""The mirror's own process: `python -m andrea.tracking STUDY RUNS MODE PROJECT`, started by `Mirror`.
+"""The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is JSON.
 
 Lines on stdin: `look` (a run has finished), `close` (write the rest and end). Lines on stdout are for the user.
 The end of stdin without `close` means that the controller was killed: this process then ends at once, and the
 next mirror clears away what it left.
 """
 
-import contextlib
+import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import WandbMode, alone
-from andrea.tracking.projection import folder_of
+from andrea.tracking.ledger import alone, scratch
+from andrea.tracking.subject import Destination, SingleRun, Subject
 
 NICE = 10
 
@@ -45,38 +41,36 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-@contextlib.contextmanager
-def _scratch(path: Path) -> Iterator[None]:
-    """wandb's temporary files lie here, where the next mirror finds and removes those of a killed one."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    tempfile.tempdir = os.environ["WANDB_DATA_DIR"] = str(path)
-    yield
-    shutil.rmtree(path, ignore_errors=True)
+def main(order: str) -> None:
+    """Mirror until the controller closes.
 
-
-def main(study: str, root: str, mode: str, project: str) -> None:
-    """Mirror until the controller closes."""
+    Args:
+        order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of `Destination` as `to`.
+    """
     os.nice(NICE)  # training goes first
     orders = _Orders()
     orders.start()
-    folder, store = StudyFolder(Path(study)), RunStore(Path(root), create=False)
+    asked = json.loads(order)
+    store = RunStore(Path(asked["runs"]), create=False)
+    subject: Subject = SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
     try:
-        with alone(folder, wait_s=10.0), _scratch(folder_of(folder) / "scratch"):
+        with alone(subject, wait_s=10.0), scratch(subject):
             from andrea.tracking.writer import Writer, end_service
 
-            writer = Writer(folder, store, cast(WandbMode, mode), project, _say)
+            writer = Writer(subject, store, Destination(**asked["to"]), _say)
             while True:
                 orders.wake.wait()
                 orders.wake.clear()
                 closing = orders.closing  # read before the pass: what `close` announces is in the store by then
-                writer.write_pending()
+                writer.write_pending(failed=closing)
                 if closing:
                     break
+            writer.write_study()
+            writer.write_dashboard()
             end_service()
     except UserError as error:
         _say(f"W&B: {error}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

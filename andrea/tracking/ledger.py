@@ -1,60 +1,93 @@
 """Which runs of a study W&B has: `<study>/wandb/mirrored.json`, written after each whole run.
 
-A folder of an offline run that the ledger does not name is what a killed mirror left, and is written again.
+A folder of an offline run that the ledger does not name is what a killed mirror left, and is written again. A run that
+was begun online and did not end is completed online alone: an offline copy sent with `wandb sync` would come after the
+rows that the server has, and double them.
 """
 
 import contextlib
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from andrea.errors import UserError
 from andrea.store.files import locked, read_mapping, write_json
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder
-from andrea.tracking.projection import folder_of, wandb_id
-
-WandbMode = Literal["offline", "online"]
+from andrea.tracking.subject import Destination, Subject, wandb_folder, wandb_id
 
 
-def pending(folder: StudyFolder, store: RunStore, mode: WandbMode) -> list[dict[str, Any]]:
-    """The finished runs of the study that are not mirrored yet, in the order of the plan.
+def pending(subject: Subject, store: RunStore, to: Destination, *, failed: bool = False) -> list[dict[str, Any]]:
+    """The runs of the study with something to tell that is not mirrored yet, in the order of the plan.
 
     A published run needs no offline copy; an offline copy does not count as published.
+
+    Args:
+        failed: also the runs without a result whose last attempt failed and which nobody is at.
     """
-    known = _entries(folder)
-    planned = {record["run_id"]: record for record in reversed(folder.runs())}
-    return [
-        record
-        for run_id, record in reversed(planned.items())
-        if store.result(run_id) is not None and not _done(folder, known.get(wandb_id(folder, run_id)), mode)
-    ]
+    known = _entries(subject)
+    planned = {record["run_id"]: record for record in reversed(subject.runs())}
+    found = []
+    for run_id, record in reversed(planned.items()):
+        ended = stamp(store, run_id, failed=failed)
+        if ended is not None and not is_done(subject, known.get(wandb_id(subject, run_id)), to, ended):
+            found.append(record)
+    return found
 
 
-def record(folder: StudyFolder, run: str, entry: dict[str, Any]) -> None:
-    """Write down that the W&B run `run` is complete, in one step."""
-    known = _entries(folder)
-    write_json(folder_of(folder) / "mirrored.json", {**known, run: entry})
+def stamp(store: RunStore, run_id: str, *, failed: bool = True) -> str | None:
+    """What a run came to, told apart from what it may come to later; None where there is nothing to mirror."""
+    result = store.result(run_id)
+    if result is not None:
+        return f"{result.get('outcome')} {result.get('finished_at', '')}"
+    failure = store.failure(run_id) if failed else None
+    if failure is None or store.lease(run_id) is not None:
+        return None
+    return f"failed {failure.get('reason')}"
 
 
-def clear(folder: StudyFolder, run: str) -> None:
+def entry(subject: Subject, run: str) -> dict[str, Any] | None:
+    """What the ledger says of a W&B run."""
+    found: dict[str, Any] | None = _entries(subject).get(run)
+    return found
+
+
+def record(subject: Subject, run: str, entry: dict[str, Any]) -> None:
+    """Write down what W&B has of the run `run`, in one step."""
+    known = _entries(subject)
+    write_json(wandb_folder(subject) / "mirrored.json", {**known, run: entry})
+
+
+def is_done(subject: Subject, entry: dict[str, Any] | None, to: Destination, stamp: str) -> bool:
+    """Whether what the ledger has of a run is the run as it ended, where it should be."""
+    if entry is None or entry.get("stamp", stamp) != stamp:
+        return False
+    if entry["mode"] == "online":
+        return to.mode == "offline" or entry.get("where", to.where) == to.where
+    if entry["mode"] == "begun":
+        return to.mode == "offline"
+    return to.mode == "offline" and (wandb_folder(subject) / entry["folder"]).is_dir()
+
+
+def clear(subject: Subject, run: str) -> None:
     """Remove wandb's folders of this run that the ledger does not name: halves, and what a later copy replaced."""
-    named = _entries(folder).get(run, {}).get("folder")
-    for path in folder_of(folder).glob(f"*run-*-{run}"):
+    named = (entry(subject, run) or {}).get("folder")
+    for path in wandb_folder(subject).glob(f"*run-*-{run}"):
         if path.name != named:
             shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def alone(folder: StudyFolder, wait_s: float) -> Iterator[None]:
+def alone(subject: Subject, wait_s: float) -> Iterator[None]:
     """Be the only mirror of this study. A mirror whose controller was killed needs a moment to end.
 
     Raises:
         UserError: another one is at it still.
     """
-    path = folder_of(folder)
-    path.mkdir(exist_ok=True)
+    path = wandb_folder(subject)
+    path.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_s
     with contextlib.ExitStack() as stack:
         while True:
@@ -64,19 +97,35 @@ def alone(folder: StudyFolder, wait_s: float) -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise UserError(
-                        f"study {folder.path.name} is being mirrored to W&B by another command; wait for it to end"
+                        f"study {subject.path.name} is being mirrored to W&B by another command; wait for it to end"
                     ) from error
                 time.sleep(0.1)
         yield
 
 
-def _entries(folder: StudyFolder) -> dict[str, Any]:
-    return read_mapping(folder_of(folder) / "mirrored.json") or {}
+@contextlib.contextmanager
+def scratch(subject: Subject) -> Iterator[None]:
+    """wandb's temporary files lie in the study's folder, where the next mirror removes those of a killed one.
+
+    Its copies of tables (`data`) stay: offline runs refer to them.
+    """
+    path = wandb_folder(subject) / "scratch"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    before = tempfile.tempdir, {name: os.environ.get(name) for name in _PLACES}
+    tempfile.tempdir = str(path)
+    os.environ.update({name: str(wandb_folder(subject) / "data") for name in _PLACES})
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before[0]
+        for name, value in before[1].items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _done(folder: StudyFolder, entry: dict[str, Any] | None, mode: WandbMode) -> bool:
-    if entry is None:
-        return False
-    if entry["mode"] == "online":
-        return True
-    return mode == "offline" and (folder_of(folder) / entry["folder"]).is_dir()
+_PLACES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
+
+
+def _entries(subject: Subject) -> dict[str, Any]:
+    return read_mapping(wandb_folder(subject) / "mirrored.json") or {}

@@ -5,10 +5,12 @@ killed, repeated or left out without changing a number. This module imports no w
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -16,8 +18,9 @@ from typing import Any, Literal, Self
 from andrea.errors import StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import WandbMode, alone, pending
-from andrea.tracking.projection import folder_of
+from andrea.tracking.ledger import alone, pending, scratch
+from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder
+from andrea.tracking.verdicts import is_judged
 
 MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "online")
 CLOSE_WAIT_S = 60.0
@@ -40,26 +43,40 @@ def resolve_mode(option: str | None) -> Literal["off", "offline", "online"]:
     raise UserError(f"{where}: unknown mode {asked!r}; {nearest(mode, MODES)}")
 
 
-def resolve_project(project: str | None) -> str:
-    """The W&B project: as asked, else WANDB_PROJECT, else `andrea`."""
-    return project or os.environ.get("WANDB_PROJECT") or "andrea"
+def resolve_destination(
+    mode: WandbMode, project: str | None = None, entity: str | None = None, tags: str | None = None
+) -> Destination:
+    """Where to mirror to: as asked, else what WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS say, else `andrea`.
+
+    Args:
+        tags: with commas between them.
+    """
+    own = tags if tags is not None else os.environ.get("WANDB_TAGS", "")
+    return Destination(
+        mode,
+        project or os.environ.get("WANDB_PROJECT") or "andrea",
+        entity or os.environ.get("WANDB_ENTITY") or "",
+        tuple(tag.strip() for tag in own.split(",") if tag.strip()),
+    )
 
 
 def sync(
-    folder: StudyFolder,
+    subject: Subject,
     store: RunStore,
-    mode: WandbMode = "online",
-    project: str | None = None,
+    to: Destination,
     progress: Callable[[str], None] | None = None,
+    *,
+    checkpoint: bool = False,
 ) -> int:
-    """Write every finished run that W&B lacks, in the foreground.
+    """Write every run that W&B lacks, the study's tables and report and its dashboard, in the foreground.
 
     Args:
-        mode: `online` publishes, also what has an offline copy already; `offline` writes files.
+        to: mode `online` publishes, also what has an offline copy already; `offline` writes files.
         progress: told one line per run, and what went wrong.
+        checkpoint: attach the checkpoint of the best run.
 
     Returns:
-        The number of runs written; 0 when all were there.
+        The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
         UserError: a mirror is at this study now.
@@ -68,14 +85,15 @@ def sync(
     from andrea.tracking.writer import Writer, end_service
 
     say = progress or (lambda line: print(line, file=sys.stderr))
-    with alone(folder, wait_s=5.0):
+    with alone(subject, wait_s=5.0), scratch(subject):
         try:
-            writer = Writer(folder, store, mode, resolve_project(project), say, background=False)
-            written = writer.write_pending(progress)
+            writer = Writer(subject, store, to, say, background=False)
+            written = writer.write_pending(progress, failed=True) + writer.write_study(checkpoint=checkpoint)
+            writer.write_dashboard()
         finally:
             end_service()
     if writer.failed:
-        raise StudyError(f"{len(writer.failed)} of the runs of {folder.path.name} could not be mirrored to W&B")
+        raise StudyError(f"{len(writer.failed)} parts of {subject.path.name} could not be mirrored to W&B")
     return written
 
 
@@ -96,16 +114,9 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        folder: StudyFolder,
-        store: RunStore,
-        mode: WandbMode,
-        project: str | None = None,
-        warn: Callable[[str], None] | None = None,
+        self, subject: Subject, store: RunStore, to: Destination, warn: Callable[[str], None] | None = None
     ) -> None:
-        self._folder, self._store = folder, store
-        self._mode: WandbMode = mode
-        self._project = resolve_project(project)
+        self._subject, self._store, self._to = subject, store, to
         self._warn = warn or (lambda line: print(line, file=sys.stderr))
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
@@ -169,11 +180,12 @@ class Mirror:
         return self._process
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        folder_of(self._folder).mkdir(exist_ok=True)
-        arguments = [str(self._folder.path.absolute()), str(self._store.root), self._mode, self._project]
-        with (folder_of(self._folder) / "mirror.log").open("ab") as log:
+        wandb_folder(self._subject).mkdir(parents=True, exist_ok=True)
+        run = self._subject.run_id if isinstance(self._subject, SingleRun) else None
+        order = {"runs": str(self._store.root), "study": str(self._subject.path.absolute()), "run": run}
+        with (wandb_folder(self._subject) / "mirror.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "andrea.tracking", *arguments],
+                [sys.executable, "-P", "-m", "andrea.tracking", json.dumps({**order, "to": asdict(self._to)})],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -196,7 +208,7 @@ class Mirror:
             self._warn(line.decode(errors="replace"))
 
     def _close(self, wait_s: float) -> None:
-        if self._ended or (self._process is None and not pending(self._folder, self._store, self._mode)):
+        if self._ended or (self._process is None and not self._anything()):
             self._ended = True
             return
         process = self._tell(b"close\n")
@@ -211,13 +223,17 @@ class Mirror:
             self._end()
             raise
         if status:
-            self._give_up(f"W&B mirror: ended with status {status}, see {folder_of(self._folder) / 'mirror.log'}")
+            self._give_up(f"W&B mirror: ended with status {status}, see {wandb_folder(self._subject) / 'mirror.log'}")
         self._end()
+
+    def _anything(self) -> bool:
+        """Whether a process is worth starting, told without computing what the study's own run would say."""
+        judged = isinstance(self._subject, StudyFolder) and is_judged(self._subject)
+        return judged or bool(pending(self._subject, self._store, self._to, failed=True))
 
     def _give_up(self, reason: str) -> None:
         self._end()
-        option = " --online" if self._mode == "online" else ""
-        self._warn(f"{reason}; no result is lost, mirror it with `andrea sync {self._folder.path.name}{option}`")
+        self._warn(f"{reason}; no result is lost, mirror it with `{sync_command(self._subject, self._to.mode)}`")
 
     def _end(self) -> None:
         """End the process if it has not ended, pass on its last words and close its pipes."""

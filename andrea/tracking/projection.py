@@ -4,18 +4,19 @@ The same store gives the same projection, so a mirror can be thrown away and wri
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from andrea.analysis.text import setting
 from andrea.config import dotted
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder
+from andrea.tracking.subject import Subject, wandb_id
 
-AXES = ("train/*", "eval/*", "layers/*")
+AXES = ("step", "train/*", "eval/*", "layers/*")
 """Every logged metric is drawn over `tokens`, also when a run was resumed or batches differ in size."""
+ON_TUNE_PART = {"loss": "tune_loss", "bpb": "tune_bpb", "full_loss": "tune_full_loss", "full_bpb": "tune_full_bpb"}
+"""A loss on the tune part of the text is another metric than one on the verdict part, and has a name of its own."""
 LAYER_METRICS = ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")
 ENDED_WELL = ("completed", "stopped", "pruned")
 LONGEST_TAG = 64
@@ -33,35 +34,35 @@ class Projection:
     config: dict[str, Any]
     history: list[dict[str, Any]]
     """One row per optimizer step at which something was recorded, each with `step` and `tokens`. A list is a value per
-    layer: entry i is block i's; of the residual stream, what enters it."""
+    layer: entry i is block i's; of the residual stream, what enters it. The rows of a run never change, so that those
+    which a server has need not be sent again."""
     summary: dict[str, Any]
     exit_code: int
 
 
-def wandb_id(folder: StudyFolder, run_id: str) -> str:
-    """`run_id[:12]-study[:6]`: a run that two studies share appears once in each."""
-    study = str(folder.about.get("digest") or folder.path.name.rpartition("-")[2])
-    return f"{run_id[:12]}-{study[:6]}"
+def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()) -> Projection:
+    """The projection of one run that has a result, or whose last attempt failed.
 
-
-def project_run(folder: StudyFolder, store: RunStore, planned: Mapping[str, Any]) -> Projection:
-    """The projection of one finished run.
+    A failed attempt is told without rows: the attempt that finishes the run writes some of them anew.
 
     Args:
         planned: the run's line in the study's runs.jsonl.
+        tags: what the user adds.
     """
     run_id = planned["run_id"]
-    result = store.result(run_id) or {}
+    result = store.result(run_id)
+    metrics = store.metrics(run_id) if result else []
+    ended = result or {"outcome": "failed", "reason": (store.failure(run_id) or {}).get("reason")}
     return Projection(
-        id=wandb_id(folder, run_id),
+        id=wandb_id(subject, run_id),
         name=_name(planned),
-        group=folder.path.name,
+        group=subject.path.name if planned.get("phase") != "train" else "train",
         job_type=str(planned.get("phase", "run")),
-        tags=_tags(folder, planned, result),
-        config=_config(folder, store, planned),
-        history=_history(store.metrics(run_id)),
-        summary=_summary(result),
-        exit_code=0 if result.get("outcome") in ENDED_WELL else 1,
+        tags=_tags(subject, planned, ended, tags),
+        config=_config(subject, store, planned),
+        history=_history(metrics, ended),
+        summary=_summary(ended, metrics),
+        exit_code=0 if ended.get("outcome") in ENDED_WELL else 1,
     )
 
 
@@ -74,43 +75,63 @@ def _name(planned: Mapping[str, Any]) -> str:
     return " ".join([*parts, *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None)])
 
 
-def _tags(folder: StudyFolder, planned: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+def _tags(subject: Subject, planned: Mapping[str, Any], result: Mapping[str, Any], own: Sequence[str]) -> list[str]:
     outcome = result.get("outcome")
     found = [
-        folder.about.get("name"),
-        folder.about.get("kind"),
+        subject.about.get("name"),
+        subject.about.get("kind"),
         planned.get("arm"),
-        folder.protocol().get("preset"),
+        subject.protocol().get("preset"),
         outcome if outcome != "completed" else None,
         "stalled" if result.get("stalled") else None,
+        *own,
     ]
     return list(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in found if tag))
 
 
-def _config(folder: StudyFolder, store: RunStore, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat, with dotted keys as on andrea's command line, so that every setting can be filtered on."""
+def _config(subject: Subject, store: RunStore, planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat, with dotted keys as on andrea's command line, so that every setting can be filtered on.
+
+    What panels group and draw by stands under short names: W&B takes a dotted key in a panel for a nested one.
+    """
     stored = store.config(planned["run_id"]) or {}
     resolved = stored.get("config", stored)
     config = dotted({key: value for key, value in resolved.items() if key != "identity"})
     config.update(dotted({"env": store.env(planned["run_id"]) or {}}))
+    config.update({short(key): value for key, value in (planned.get("params") or {}).items()})
     config.update({key: value for key, value in planned.items() if not isinstance(value, Mapping)})
-    frozen = folder.read("resolved.json") or {}
-    config["study"] = folder.path.name
-    config["ablation"] = folder.about.get("name")
+    frozen = subject.read("resolved.json") or {}
+    config["series"] = series(planned)
+    config["study"] = subject.path.name
+    config["ablation"] = subject.about.get("name")
     config.update({key: frozen[key] for key in ("baseline", "fingerprint", "exploratory") if key in frozen})
     return config
 
 
-def _history(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def short(setting: str) -> str:
+    """The last part of a dotted setting, as panels name it: `train.weight_decay` is `weight_decay`."""
+    return setting.rpartition(".")[2]
+
+
+def series(planned: Mapping[str, Any]) -> str:
+    """What a run is one of in a curve with a band: its arm, or, outside replication, its arm in that phase."""
+    arm, phase = str(planned.get("arm") or ""), str(planned.get("phase") or "")
+    return arm if phase == "replicate" else " · ".join(filter(None, [arm, phase]))
+
+
+def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Records of the same step become one row. What is null (a loss that was not finite) is left out of its row."""
     rows: dict[int, dict[str, Any]] = {}
+    names = ON_TUNE_PART if result.get("eval_part") == "tune" else {}
     for record in metrics:
         if record.get("kind") not in ("train", "eval", "layers"):
             continue
         row = rows.setdefault(record["step"], {"step": record["step"], "tokens": record["tokens"]})
         values = _layers(record) if record["kind"] == "layers" else record
-        skip = ("kind", "step", "tokens")
-        row.update({f"{record['kind']}/{key}": v for key, v in values.items() if key not in skip and _finite(v)})
+        told = {key: v for key, v in values.items() if key not in ("kind", "step", "tokens") and _finite(v)}
+        if record["kind"] == "eval":
+            told = {names.get(key, key): v for key, v in told.items()}
+        row.update({f"{record['kind']}/{key}": v for key, v in told.items()})
     return [rows[step] for step in sorted(rows)]
 
 
@@ -123,7 +144,7 @@ def _layers(record: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _summary(result: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
     """The result's plain values. One NaN would spoil a column of W&B's run table for good, so there is none."""
     renamed = {"loss": "final_loss", "bpb": "final_bpb"}
     summary = {
@@ -134,15 +155,26 @@ def _summary(result: Mapping[str, Any]) -> dict[str, Any]:
     if groups := result.get("parameters"):
         summary["parameters"] = sum(groups.values())
         summary.update({f"parameters.{group}": count for group, count in groups.items()})
-    return summary
+    summary["reason"] = result.get("reason") or ""  # always there: what an earlier attempt said would stay otherwise
+    if result.get("eval_part") == "tune" and "final_loss" in summary:
+        summary["final_tune_loss"] = summary["final_loss"]
+    return summary | _where(result, metrics)
+
+
+def _where(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """The lowest loss of the curve, and at which tokens a run left the road: where it ended when it diverged; where
+    it stopped getting better when it stalled."""
+    evals = [record for record in metrics if record.get("kind") == "eval" and _finite(record.get("loss"))]
+    best = min(evals, key=lambda record: float(record["loss"]), default=None)
+    told = {} if best is None else {"best_loss": best["loss"], "best_loss_at_tokens": best["tokens"]}
+    if result.get("outcome") == "diverged":
+        told["diverged_at_tokens"] = result.get("tokens", max((record["tokens"] for record in metrics), default=0))
+    if result.get("stalled") and best is not None:
+        told["stalled_since_tokens"] = best["tokens"]
+    return told
 
 
 def _finite(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_finite, value))
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
-
-
-def folder_of(folder: StudyFolder) -> Path:
-    """Where wandb keeps its files of this study."""
-    return folder.path / "wandb"

@@ -1,9 +1,11 @@
-"""Writes whole runs with wandb: the only module that imports it, never inside a controller or a training."""
+"""Writes whole runs with wandb: it and the dashboards alone import wandb, never inside a controller or a training."""
 
 import contextlib
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,18 @@ import wandb
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import WandbMode, clear, pending, record
+from andrea.tracking import ledger
 from andrea.tracking.projection import AXES, Projection, project_run
+from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
+from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, is_judged, project_study
 
-INIT_TIMEOUT_S = 10
-FINISH_TIMEOUT_S = 30
-OF_ANOTHER_RUN = ("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID", "DIR", "SERVICE")
+INIT_TIMEOUT_S = 10.0
+FINISH_TIMEOUT_S = 30.0
+"""How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
+OF_ANOTHER_RUN = (
+    *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
+    *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
+)
 """WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
 
 
@@ -27,7 +35,10 @@ class Unreachable(StudyError):
 
 
 class Writer:
-    """Writes the finished runs of one study that W&B lacks.
+    """Writes what W&B lacks of one study.
+
+    Online a run is resumed under its id and gets the rows that the server does not have: however often it was begun
+    before, by whom and how far, it ends with each row once.
 
     Args:
         say: told one line per thing that went wrong; nothing here raises because of one run.
@@ -36,99 +47,146 @@ class Writer:
     """
 
     def __init__(
-        self,
-        folder: StudyFolder,
-        store: RunStore,
-        mode: WandbMode,
-        project: str,
-        say: Callable[[str], None],
-        *,
-        background: bool = True,
+        self, subject: Subject, store: RunStore, to: Destination, say: Callable[[str], None], *, background: bool = True
     ) -> None:
-        self._folder, self._store, self._project = folder, store, project
-        self._mode, self._say, self._background = mode, say, background
+        self._subject, self._store, self._to = subject, store, to
+        self._say, self._background = say, background
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
 
-    def write_pending(self, progress: Callable[[str], None] | None = None) -> int:
-        """Write what is finished and not mirrored yet; returns the number of runs written."""
+    def write_pending(self, progress: Callable[[str], None] | None = None, *, failed: bool = False) -> int:
+        """Write what has ended and is not mirrored yet; returns the number of runs written.
+
+        Args:
+            failed: also runs whose last attempt failed.
+        """
         written = 0
         with _other_runs_forgotten():
-            for planned in pending(self._folder, self._store, self._mode):
-                if planned["run_id"] in self.failed:
-                    continue
-                if self._write_contained(planned):
+            for planned in ledger.pending(self._subject, self._store, self._to, failed=failed):
+                run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
+                if run not in self.failed and self._contained(run, name, partial(self._write_run, planned)):
                     written += 1
                     if progress:
-                        progress(f"W&B {self._mode}: run {planned['run_id'][:12]} ({written})")
+                        progress(f"W&B {self._to.mode}: {name} ({written})")
         return written
 
-    def _write_contained(self, planned: dict[str, Any]) -> bool:
+    def write_study(self, *, checkpoint: bool = False) -> bool:
+        """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
+        if not isinstance(self._subject, StudyFolder) or not is_judged(self._subject):
+            return False
+        with _other_runs_forgotten():
+            told = project_study(self._subject, self._store, self._to.tags, checkpoint=checkpoint)
+            if ledger.is_done(self._subject, ledger.entry(self._subject, told.id), self._to, told.stamp):
+                return False
+            return self._contained(told.id, "the study's verdicts", lambda: self._write_report(told))
+
+    def write_dashboard(self) -> str | None:
+        """Save the study's workspace; returns where it is, or None where there is no server or it failed."""
+        if self._to.mode == "offline" or not isinstance(self._subject, StudyFolder):
+            return None
+        from andrea.tracking.dashboards import save
+
+        folder, address = self._subject, []
+        with _other_runs_forgotten():
+            self._contained("dashboard", "the dashboard", lambda: address.append(save(folder, self._to)))
+        return address[0] if address else None
+
+    def _contained(self, run: str, what: str, write: Callable[[], None]) -> bool:
+        """Whether the W&B run `run` was written; what went wrong is said."""
         try:
-            self._write(project_run(self._folder, self._store, planned))
+            write()
         except Unreachable as error:
             if not self._background:
                 raise
-            later = f"andrea sync {self._folder.path.name} --online"
+            later = sync_command(self._subject, "online")
             self._say(f"{error}; mirroring offline, publish later with `{later}`")
-            self._mode = "offline"
-            return self._write_contained(planned)
+            self._to = Destination("offline", self._to.project, self._to.entity, self._to.tags)
+            begun = (ledger.entry(self._subject, run) or {}).get("mode") == "begun"
+            return not begun and self._contained(run, what, write)
         except Exception as error:
             if self._background:
                 traceback.print_exc()
-            self.failed.add(planned["run_id"])
-            self._say(f"W&B: run {planned['run_id'][:12]} is not mirrored: {first_line(error)}")
+            self.failed.add(run)
+            self._say(f"W&B: {what} is not mirrored: {first_line(error)}")
             return False
         return True
 
-    def _write(self, run: Projection) -> None:
-        clear(self._folder, run.id)
-        try:
-            open_run = self._open(run)
-            self._fill(open_run, run)
-            self._finish(open_run, run)
-        except BaseException:
-            end_service()  # it holds on to the run's id, and a half-written run is no use
-            clear(self._folder, run.id)
-            raise
-        name = Path(open_run.dir).parent.name
-        record(self._folder, run.id, {"mode": self._mode, "folder": name, "rows": len(run.history)})
-        clear(self._folder, run.id)
+    def _write_run(self, planned: dict[str, Any]) -> None:
+        run = project_run(self._subject, self._store, planned, self._to.tags)
+        stamp = ledger.stamp(self._store, planned["run_id"]) or ""
+        self._write(run, run.job_type, partial(self._fill, run), run.exit_code, stamp)
 
-    def _fill(self, open_run: wandb.Run, run: Projection) -> None:
+    def _fill(self, run: Projection, open_run: wandb.Run) -> None:
+        open_run.define_metric("tokens")
         for axis in AXES:
             open_run.define_metric(axis, step_metric="tokens")
-        for row in run.history:
-            open_run.log({key: profile(v) if isinstance(v, list) else v for key, v in row.items()})
+        if open_run.starting_step > len(run.history) > 0:
+            self._say(
+                f"W&B: run {run.id} has {open_run.starting_step} rows on the server and {len(run.history)} in the "
+                "store; another version of andrea wrote them"
+            )
+        for at, row in enumerate(run.history[open_run.starting_step :], open_run.starting_step):
+            values = {key: profile(v) if isinstance(v, list) else v for key, v in row.items()}
+            open_run.log(values, step=at, commit=True)  # at once: the last row's values must not follow the summary's
         open_run.summary.update(run.summary)
 
-    def _open(self, run: Projection) -> wandb.Run:
+    def _write_report(self, told: StudyProjection) -> None:
+        shutil.rmtree(wandb_folder(self._subject) / "data", ignore_errors=True)  # tables of an earlier copy
+        self._write(told, JOB_TYPE, partial(_fill_report, told), 0, told.stamp)
+
+    def _write(
+        self,
+        told: Projection | StudyProjection,
+        job_type: str,
+        fill: Callable[[wandb.Run], None],
+        exit_code: int,
+        stamp: str,
+    ) -> None:
+        """One whole run."""
+        ledger.clear(self._subject, told.id)
+        try:
+            open_run = self._open(told, job_type)
+            if self._to.mode == "online":
+                ledger.record(self._subject, told.id, {"mode": "begun"})
+            fill(open_run)
+            self._finish(open_run, exit_code)
+        except BaseException:
+            end_service()  # it holds on to the run's id, and a half-written run is no use
+            ledger.clear(self._subject, told.id)
+            raise
+        place = {"where": self._to.where} if self._to.mode == "online" else {"folder": Path(open_run.dir).parent.name}
+        ledger.record(self._subject, told.id, {"mode": self._to.mode, **place, "stamp": stamp})
+        ledger.clear(self._subject, told.id)
+
+    def _open(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
+        online = self._to.mode == "online"
         try:
             return wandb.init(
-                mode=self._mode,
-                project=self._project,
-                id=run.id,
-                name=run.name,
-                group=run.group,
-                job_type=run.job_type,
-                tags=run.tags,
-                config=run.config,
-                dir=self._folder.path,
+                project=self._to.project,
+                entity=self._to.entity or None,
+                id=told.id,
+                name=told.name,
+                group=told.group,
+                job_type=job_type,
+                tags=told.tags,
+                config=told.config,
+                resume="allow" if online else None,
+                dir=self._subject.path,
                 reinit="create_new",
-                settings=_settings(),
+                settings=_settings(self._to.mode),
             )
         except wandb.errors.Error as error:
-            if self._mode == "offline":
+            if not online:
                 raise
             raise Unreachable(f"W&B cannot be reached ({first_line(error)})") from error
 
-    def _finish(self, open_run: wandb.Run, run: Projection) -> None:
+    def _finish(self, open_run: wandb.Run, exit_code: int) -> None:
         try:
-            open_run.finish(exit_code=run.exit_code)
+            open_run.finish(exit_code=exit_code)
         except TimeoutError as error:
-            if self._mode == "offline":
+            if self._to.mode == "offline":
                 raise
-            raise Unreachable(f"W&B took no data for {FINISH_TIMEOUT_S} s") from error
+            raise Unreachable(f"W&B took no data for {_seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
 
 
 def profile(values: list[float]) -> wandb.Histogram:
@@ -137,6 +195,17 @@ def profile(values: list[float]) -> wandb.Histogram:
     A table would do as well, but online every table is an artifact, with a new name at every mirroring.
     """
     return wandb.Histogram(np_histogram=(np.array(values), np.arange(len(values) + 1) - 0.5))
+
+
+def _fill_report(told: StudyProjection, open_run: wandb.Run) -> None:
+    """Tables go into the summary: in the history every mirroring would add a row."""
+    open_run.summary.update(told.summary)
+    for key, table in told.tables.items():
+        open_run.summary[key] = wandb.Table(columns=[*table.columns], data=[*table.rows], allow_mixed_types=True)
+    if told.files:
+        _attach(open_run, f"{told.group}-report", "report", told.files)
+    if told.checkpoint is not None:
+        _attach(open_run, f"{told.group}-best", "model", {told.checkpoint.name: told.checkpoint})
 
 
 def end_service() -> None:
@@ -149,27 +218,49 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _settings() -> wandb.Settings:
+def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
+    """Files as an artifact; content that the server has already makes no new version."""
+    artifact = wandb.Artifact(name, kind)
+    for inside, path in files.items():
+        artifact.add_file(str(path), inside, skip_cache=True, policy="immutable")
+    open_run.log_artifact(artifact)
+
+
+def _seconds(variable: str, default: float) -> float:
+    """What WANDB_<variable> says, where it is a number."""
+    try:
+        return float(os.environ[f"WANDB_{variable}"])
+    except (KeyError, ValueError):
+        return default
+
+
+def _settings(mode: WandbMode) -> wandb.Settings:
     return wandb.Settings(
+        mode=mode,
         silent=True,
         console="off",
         disable_git=True,
         disable_code=True,
-        init_timeout=INIT_TIMEOUT_S,
-        finish_timeout=FINISH_TIMEOUT_S,
+        init_timeout=_seconds("INIT_TIMEOUT", INIT_TIMEOUT_S),
+        finish_timeout=_seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S),
         finish_timeout_raises=True,
         x_disable_stats=True,
         x_disable_machine_info=True,
         x_save_requirements=False,
         x_transaction_log_flush_interval=1.0,
+        x_skip_transaction_log=mode == "online",  # the store is the copy; one of wandb's could be sent twice
     )
 
 
 @contextlib.contextmanager
 def _other_runs_forgotten() -> Iterator[None]:
     """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one."""
-    kept = {name: os.environ.pop(name) for name in (f"WANDB_{part}" for part in OF_ANOTHER_RUN) if name in os.environ}
+    before = dict(os.environ)
+    for part in OF_ANOTHER_RUN:
+        os.environ.pop(f"WANDB_{part}", None)
+    os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
     try:
         yield
     finally:
-        os.environ.update(kept)
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,89 @@
+"""What is mirrored together: the runs of a study, or one run that belongs to none."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from andrea.store.runs import RunStore
+
+WandbMode = Literal["offline", "online"]
+
+
+class Subject(Protocol):
+    """What a mirror reads of a study folder; `SingleRun` looks the same."""
+
+    path: Path
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """`kind`, `name`, `digest`."""
+
+    def protocol(self) -> dict[str, Any]:
+        """What was asked."""
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the study, or None."""
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The planned runs in order."""
+
+
+class SingleRun:
+    """A run of `andrea train`: its own group in W&B is `train`, its files lie in `<runs>/train/<id>/wandb`."""
+
+    def __init__(self, store: RunStore, run_id: str) -> None:
+        self.run_id = run_id
+        self.path = store.root / "train" / run_id[:12]
+        self._config = (store.config(run_id) or {}).get("config") or {}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """As of a study; the digest ends the run's id in W&B."""
+        return {"kind": "train", "name": "", "digest": "train"}
+
+    def protocol(self) -> dict[str, Any]:
+        """Nothing was asked of a study."""
+        return {}
+
+    def read(self, name: str) -> Any:
+        """There are no files of a study."""
+        return None
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The one run."""
+        rate = (self._config.get("train") or {}).get("lr")
+        return [{"run_id": self.run_id, "phase": "train", "lr": rate, "seed": self._config.get("seed")}]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the mirror is to be. An empty entity is the account's default one."""
+
+    mode: WandbMode
+    project: str = "andrea"
+    entity: str = ""
+    tags: Sequence[str] = ()
+    """Beside those that say what a run is."""
+
+    @property
+    def where(self) -> str:
+        """Names the place: a run that is on one server is not on another."""
+        return "/".join([os.environ.get("WANDB_BASE_URL", ""), self.entity, self.project])
+
+
+def wandb_folder(subject: Subject) -> Path:
+    """Where wandb keeps its files of this study."""
+    return subject.path / "wandb"
+
+
+def wandb_id(subject: Subject, run_id: str) -> str:
+    """`run_id[:12]-study[:6]`: a run that two studies share appears once in each."""
+    study = str(subject.about.get("digest") or subject.path.name.rpartition("-")[2])
+    return f"{run_id[:12]}-{study[:6]}"
+
+
+def sync_command(subject: Subject, mode: WandbMode) -> str:
+    """The command that completes the mirror."""
+    return f"andrea sync {subject.path.name}" + (" --wandb online" if mode == "online" else "")

@@ -1,0 +1,191 @@
+"""The mirror online: the real wandb against a server on loopback that keeps what it is sent."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tracking_study import judged_study
+from wandb_server import WandbServer, answering, slowly
+
+from andrea.errors import StudyError
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder, find
+from andrea.tracking.dashboards import as_json, view_name
+from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.subject import Destination
+
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
+
+OFFLINE, ONLINE = Destination("offline"), Destination("online", tags=("paper",))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    """A server that wandb takes for its own."""
+    with WandbServer() as running:
+        monkeypatch.setenv("WANDB_BASE_URL", running.url)
+        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+        yield running
+
+
+def mirrored(folder: StudyFolder, store: RunStore) -> list[str]:
+    """Mirror online with a process of its own; returns what the user was told."""
+    lines: list[str] = []
+    with Mirror(folder, store, ONLINE, warn=lines.append):
+        pass
+    return lines
+
+
+def elsewhere(store: RunStore, tmp_path: Path) -> tuple[StudyFolder, RunStore]:
+    """The store on another machine, without what wandb left."""
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(store.root, copy, ignore=shutil.ignore_patterns("wandb"))
+    other = RunStore(copy, create=False)
+    return find(other, "norm-placement"), other
+
+
+def run_of(server: WandbServer, **wanted: Any) -> Any:
+    """The one run with this arm, seed, phase."""
+    [found] = [r for r in server.runs.values() if wanted.items() <= r.config.items()]
+    return found
+
+
+@pytest.mark.slow
+def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_sent(
+    store: RunStore, server: WandbServer, tmp_path: Path
+) -> None:
+    folder = judged_study(store)
+    assert mirrored(folder, store) == []
+
+    assert len(server.runs) == 12
+    assert {run.group for run in server.runs.values()} == {folder.path.name}
+    assert sorted(run.job_type for run in server.runs.values()) == ["replicate"] * 7 + ["report"] + ["tune"] * 4
+    run = run_of(server, arm="post", seed=1)
+    assert (run.project, run.name, run.state) == ("andrea", "post lr=0.00316 seed=1", "finished")
+    assert run.tags == ["norm-placement", "ablation", "post", "tiny", "paper"]
+    assert run.config["model.d_model"] == 48
+    assert [row["tokens"] for row in run.rows] == [0, 512, 1024, 1536, 2048]
+    assert [row["train/loss"] for row in run.rows if "train/loss" in row] == [5.0, 4.5, 4.0, 3.5]
+    assert run.axes == dict.fromkeys(("step", "train/*", "eval/*", "layers/*"), "tokens")
+    assert (run.summary["final_loss"], run.summary["best_loss"], run.summary["parameters"]) == (3.4, 3.5, 12_288)
+    assert "eval/loss" not in run_of(server, arm="pre", phase="tune", lr=0.001).rows[0]
+
+    diverged, stalled = run_of(server, arm="post", seed=3), run_of(server, arm="pre", seed=3)
+    assert (diverged.state, diverged.summary["outcome"], "final_loss" in diverged.summary) == (
+        "failed",
+        "diverged",
+        False,
+    )
+    assert diverged.summary["diverged_at_tokens"] == 2048
+    assert (stalled.state, stalled.summary["stalled_since_tokens"]) == ("finished", 2048)
+    failed = run_of(server, arm="post", seed=4)
+    assert (failed.state, failed.rows, failed.summary["reason"]) == ("failed", [], "out of memory")
+
+    study = server.runs["study-0123456789ab"]
+    assert (study.job_type, study.state, study.rows) == ("report", "finished", [])
+    verdicts = {row["arm"]: row for row in study.table("verdicts")}
+    assert (verdicts["post"]["verdict"], verdicts["post"]["mean"], verdicts["post"]["high"]) == ("worse", 0.25, 0.4)
+    outcomes = {(row["arm"], row["phase"], row["outcome"]): row["runs"] for row in study.table("outcomes")}
+    assert outcomes[("post", "replicate", "diverged")] == outcomes[("post", "replicate", "missing")] == 1
+    assert [row["seeds"] for row in study.table("layers")] == [2] * 8, "arms, layers and checkpoints; good runs alone"
+    assert set(server.artifacts[f"{folder.path.name}-report"].files) == {"report.html", "runs.csv"}
+
+    assert set(server.views) == {view_name(folder)}
+    view = server.views[view_name(folder)]
+    assert view["displayName"] == folder.path.name
+    assert json.loads(view["spec"]) == json.loads(
+        json.dumps(as_json(folder, Destination("online", entity="me"))["spec"])
+    )
+
+    first, asked = server.state(), len(server.asked)
+    assert sync(folder, store, ONLINE) == 0
+    assert not [request for request in server.asked[asked:] if "UpsertBucket" in request], "nothing is sent again"
+    there, other = elsewhere(store, tmp_path)
+    assert sync(there, other, ONLINE) == 12
+    assert server.state() == first
+
+
+@pytest.mark.slow
+def test_plain_wandb_sync_of_the_offline_folders_gives_the_same_runs_and_rows(
+    store: RunStore, server: WandbServer, tmp_path: Path
+) -> None:
+    folder = judged_study(store)
+    sync(folder, store, OFFLINE)
+    copies = sorted(map(str, folder.path.glob("wandb/offline-run-*")))
+    subprocess.run([sys.executable, "-m", "wandb", "sync", *copies], cwd=tmp_path, check=True, capture_output=True)
+    sent = server.state()
+    assert len(sent["runs"]) == 12
+    assert run_of(server, arm="post", seed=3).state == "failed"
+    assert server.runs["study-0123456789ab"].table("verdicts")[1]["verdict"] == "worse"
+    assert set(server.artifacts[f"{folder.path.name}-report"].files) == {"report.html", "runs.csv"}
+    there, other = elsewhere(store, tmp_path)
+    sync(there, other, Destination("online"))
+    again = server.state()
+    assert again["runs"] == sent["runs"]
+    assert again["artifacts"] == sent["artifacts"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trouble",
+    [answering(500, "file_stream", after=3), answering(0, "file_stream", after=3), slowly(4, "file_stream")],
+    ids=["answers 500", "drops", "stalls"],
+)
+def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
+    store: RunStore,
+    server: WandbServer,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Callable[[str], int | None],
+) -> None:
+    monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "1.5")
+    folder = judged_study(store)
+    before = {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")}
+    begun = time.monotonic()
+    with server.in_trouble(trouble):
+        lines = mirrored(folder, store)
+    assert time.monotonic() - begun < 40
+    assert len(lines) == 1
+    assert f"andrea sync {folder.path.name} --wandb online" in lines[0]
+    assert {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")} == before
+
+    sync(folder, store, ONLINE)
+    assert len(server.runs) == 12
+    assert {run.state for run in server.runs.values()} == {"finished", "failed"}
+    for run in server.runs.values():
+        steps = [row["_step"] for row in run.rows]
+        assert steps == list(range(len(steps))), "no row is missing, none there twice"
+        whole = run.job_type != "report" and run.summary["outcome"] == "completed"
+        assert len(steps) == 5 if whole else len(steps) < 5
+    assert not list(folder.path.glob("wandb/*run-*")), "what is published needs no copy"
+
+
+def test_a_dashboard_is_built_without_a_network_and_always_the_same(store: RunStore) -> None:
+    folder = judged_study(store)
+    first, second = as_json(folder, ONLINE), as_json(folder, ONLINE)
+    assert first == second
+    sections = first["spec"]["section"]["panelBankConfig"]["sections"]
+    assert [s["name"] for s in sections] == [
+        *("Verdicts", "Loss", "Learning rate", "Search", "Layers", "Throughput", "Outcomes"),
+    ]
+    panels = {(s["name"], p["viewType"]): p["config"] for s in sections for p in s["panels"]}
+    loss = sections[1]["panels"][0]["config"]
+    assert (loss["xAxis"], loss["metrics"], loss["groupBy"]) == ("tokens", ["eval/loss"], "series.value")
+    assert (loss["groupAgg"], loss["groupArea"]) == ("mean", "stddev"), "a band over seeds"
+    assert ("Search", "Parallel Coordinates Plot") in panels
+    assert panels[("Search", "Parameter Importance")]["targetKey"] == "final_tune_loss"
+    assert "norm-placement-0123456789" in json.dumps(first["spec"]["section"]["runSets"][0]["filters"])
+
+
+def test_a_server_that_refuses_is_an_error_of_the_command(
+    store: RunStore, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
+    folder = judged_study(store)
+    with server.in_trouble(answering(403, "UpsertBucket")), pytest.raises(StudyError, match="cannot be reached"):
+        sync(folder, store, ONLINE)
