@@ -11,6 +11,7 @@ ARGS ?=
 TORCH_ARGS ?=
 PYTHON ?=
 PYTEST_ARGS ?=
+AXE := 4.14.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DELETE_ON_ERROR:
@@ -47,7 +48,7 @@ distclean: clean ## Remove .venv too
 # Stamps in .venv: a second call installs nothing unless the dependencies have changed.
 
 install: $(VENV)/.installed ## Install andrea into .venv and run nothing
-install-dev: $(VENV)/.installed-dev ## Install what the tests need as well
+install-dev: $(VENV)/.installed-dev $(VENV)/.axe ## Install what the tests need as well
 
 # PYTHON, else the first interpreter on the path that is new enough; one line when there is none.
 $(BIN)/python:
@@ -74,3 +75,11 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
 	$(PIP) install -e '.[dev]' -c constraints.txt
 	@touch $@ $(VENV)/.installed
+
+# axe-core finds what keeps people out of a page. Without npm its test says what is missing, and is skipped.
+$(VENV)/.axe: Makefile | $(BIN)/python
+	@if command -v npm >/dev/null; then \
+	  echo "npm install axe-core@$(AXE)"; npm install --no-save --no-audit --no-fund --prefix $(VENV) axe-core@$(AXE) && touch $@; \
+	else \
+	  echo "make: npm is not installed, so pages are not checked for accessibility (Debian: apt-get install npm)" >&2; \
+	fi

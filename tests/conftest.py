@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,13 +68,32 @@ def tiny_text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser that pages are looked at with."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
     return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One process of it for many pages: a `browser.Browser`."""
+    from browser import Browser
+
+    opened = Browser(chromium, tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core's script, which finds what keeps people out of a page."""
+    script = Path(sys.prefix) / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.is_file():
+        pytest.skip("axe-core is not installed (Debian: apt-get install npm; then make install-dev)")
+    return script.read_text(encoding="utf-8")
 
 
 def _in_ci() -> bool:

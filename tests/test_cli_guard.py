@@ -88,7 +88,7 @@ def test_ctrl_c_says_how_to_resume_where_something_can_be_resumed():
         (["ablate", "x", "--trials", "0"], "Invalid value for '--trials'"),
         (["ablate", "x", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["ablate", "x", "--slots", "-1"], "Invalid value for '--slots'"),
-        (["ablate", "x", "--controls"], "No such option: --controls"),
+        (["sweep", "x", "--controls"], "No such option: --controls"),
         (["ablate", "x", "--executor", "ray"], "Invalid value for '--executor'"),
         (["model", "show"], "Missing argument 'PRESET'."),
     ],

@@ -76,6 +76,7 @@ def test_the_plan_says_question_arms_parameters_runs_and_time(place, monkeypatch
     text = CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--slots", "2")).stdout
     assert "mine: Does a ReLU do as well?" in text
     assert "8 runs of 3,200 tokens, 2 at once: about" in text
+    assert "rates of every arm: 0.001, 0.01\nsmallest effect of interest m = 0.05 nats, 2 pairs, alpha 0.05" in text
     assert {"gelu", "relu"} <= {line.split()[0] for line in text.splitlines() if line}
 
 

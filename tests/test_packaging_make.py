@@ -21,7 +21,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
 def venv(tmp_path: Path) -> Path:
     """What looks to make like a finished installation."""
     (tmp_path / "bin").mkdir()
-    for name in ("bin/python", ".torch", ".installed", ".installed-dev"):
+    for name in ("bin/python", ".torch", ".installed", ".installed-dev", ".axe"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -33,7 +33,8 @@ def test_help_names_the_two_commands_of_a_newcomer() -> None:
 
 
 def test_a_second_call_installs_nothing(venv: Path) -> None:
-    assert "pip" not in make("-n", "test", f"VENV={venv}").stdout
+    plan = make("-n", "test", f"VENV={venv}").stdout
+    assert "pip" not in plan and "npm" not in plan
     assert "pip" not in make("-n", "ablation", f"VENV={venv}").stdout
 
 

@@ -157,7 +157,9 @@ def describe(run: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         parts = [f"trial {run['trial']}"]
         parts += [f"{path.rpartition('.')[2]} {parameter(path, value)}" for path, value in params.items()]
     else:
-        parts = [str(run["phase"]), labels.get(run["arm"], run["arm"])]
+        # A control or a budget's run is known by what it is: `a/a`, `half tokens`, `equal flops`.
+        what = run["why"] if run["phase"] in ("control", "budget") else run["phase"]
+        parts = [str(what), labels.get(run["arm"], run["arm"])]
     if not params and run.get("lr") is not None:
         parts.append(f"lr {run['lr']:g}")
     # The first tuning seed is that of every tuning run: it tells them apart from nothing.
@@ -174,7 +176,7 @@ def ended_line(board: Board, name: str, run: Mapping[str, Any], result: Mapping[
     outcome = str(result.get("outcome", "completed"))
     parts = [f"loss {loss(result.get('loss'))}" if outcome == "completed" else outcome]
     parts += ["stalled"] if result.get("stalled") else []
-    if run["phase"] != "replicate" and not is_good(result):
+    if run["phase"] in ("tune", "trial") and not is_good(result):
         parts.append(f"scored as {loss(score(result))}")
     parts += [f"{big(result['tokens_per_s'])} tokens/s"] if result.get("tokens_per_s") else []
     parts.append(seconds(took))

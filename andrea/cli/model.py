@@ -20,6 +20,11 @@ Batch = Annotated[
     int, typer.Option("--batch", min=1, max=10**12, metavar="N", help="Sequences per forward pass, for the memory.")
 ]
 
+OptimizerName = Annotated[
+    Literal["adamw", "sgd", "lion", "muon"],
+    typer.Option("--optimizer", help="Whose moments count, for the memory; sgd with momentum."),
+]
+
 SHOW = examples(
     "andrea model show andrea-120m",
     "andrea model show tiny --set model.mlp_ratio=8/3 --set model.activation=swiglu",
@@ -53,6 +58,7 @@ def show(
     settings: Settings = None,
     variants: Variants = None,
     batch: Batch = 8,
+    optimizer: OptimizerName = "adamw",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -64,7 +70,7 @@ def show(
     know_variants(variants)
     cfg = configured(preset, settings or [])
     sound({preset: cfg}, variants)
-    described = describe(cfg, batch, preset)
+    described = describe(cfg, batch, preset, optimizer)
     print_json(described) if as_json else typer.echo(as_text(described))
 
 
@@ -183,7 +189,9 @@ def as_text(described: dict[str, Any]) -> str:
     tree.append(["without embeddings and head", "", f"{described['non_embedding']:,}", "", ""])
     costs = [[f"FLOPs per token, {kind}", big(described["flops_per_token"][kind])] for kind in ("forward", "backward")]
     batch = described["batch_size"]
-    costs += [[f"memory at batch {batch}, {kind}", size(n)] for kind, n in described["memory"].items()]
+    kinds = {"optimizer": f"{described['optimizer']}'s moments"}
+    memory = described["memory"].items()
+    costs += [[f"memory at batch {batch}, {kinds.get(kind, kind)}", size(n)] for kind, n in memory]
     parts = [
         table(
             tree,

@@ -72,6 +72,36 @@ Wandb = Annotated[
     Literal["off", "offline", "online"] | None,
     typer.Option("--wandb", help="Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."),
 ]
+WandbProject = Annotated[
+    str | None,
+    typer.Option("--wandb-project", metavar="NAME", help="W&B project; default: WANDB_PROJECT, else andrea."),
+]
+WandbEntity = Annotated[
+    str | None,
+    typer.Option(
+        "--wandb-entity", metavar="NAME", help="W&B user or team; default: WANDB_ENTITY, else the account's own."
+    ),
+]
+WandbTags = Annotated[
+    str | None,
+    typer.Option(
+        "--wandb-tags", metavar="LIST", help="Further tags of every W&B run, with commas; default: WANDB_TAGS."
+    ),
+]
+Controls = Annotated[
+    bool,
+    typer.Option("--controls", help="Also train what must come out known: a repeat, A/A, and half the tokens."),
+]
+Confirm = Annotated[
+    bool,
+    typer.Option("--confirm", help="Also a second block of seeds, judged alone: once per study, after its verdict."),
+]
+Equal = Annotated[
+    str | None,
+    typer.Option(
+        "--equal", metavar="LIST", help="Also compare at equal flops, time, or flops,time: arms trained on as much."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing.")]
 Study = Annotated[
     str,

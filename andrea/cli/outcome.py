@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea.analysis.text import NOTHING, count, loss
+from andrea.cli.beside import beside, confirmation
 from andrea.cli.options import DEFAULT_RUNS
 from andrea.cli.output import parameter, table
 
@@ -46,20 +47,25 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
         return sweep_text(folder, store)
     from andrea.analysis.text import effect_table, verdict_table
 
-    called = labels(folder)
-    verdicts = [{**row, "arm": called.get(row["arm"], row["arm"])} for row in verdict_table(folder)]
-    rows = [[row[column] for column in COLUMNS] for row in verdicts]
+    called, judged = labels(folder), folder.read("verdict.json") or {}
+    again = confirmation(judged)
+    verdicts = [
+        {**row, "arm": called.get(row["arm"], row["arm"]), "confirmation": again.get(row["arm"], "")}
+        for row in verdict_table(folder)
+    ]
+    columns = (*COLUMNS, *(("confirmation",) if again else ()))
+    rows = [[row[column] for column in columns] for row in verdicts]
     # Notes are sentences: beside the table they would wrap in the middle of it.
     notes = _by_note((row["arm"], row["note"]) for row in verdicts if row["note"])
-    if (folder.read("verdict.json") or {}).get("exploratory"):
+    if judged.get("exploratory"):
         notes.append(EXPLORATORY)
-    lines = [table(rows, COLUMNS, right=(2, 4)), _rules(folder)]
+    lines = [table(rows, columns, right=(2, 4)), _rules(folder)]
     if effects := effect_table(folder):
         lines += ["", table([[row[column] for column in EFFECTS] for row in effects], EFFECTS, right=(2, 4))]
         told = {row["note"] for row in verdicts}
         bare = [row for row in effects if row["difference"] == NOTHING and row["note"] not in told]
         notes += _by_note((row["effect"], row["note"]) for row in bare)
-    return "\n".join([*lines, *([""] if notes else []), *notes])
+    return "\n".join([*lines, *beside(judged, called), *([""] if notes else []), *notes])
 
 
 def _by_note(pairs: Iterable[tuple[str, str]]) -> list[str]:

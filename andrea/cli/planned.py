@@ -46,7 +46,7 @@ def as_text(planned: "Plan", slots: int) -> str:
         for name, arm in arms.items()
     ]
     header = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
-    budget = f"{planned.run_count} runs of {planned.tokens:,} tokens, {slots} at once"
+    budget = f"{plural(planned.run_count, 'run')} of {planned.tokens:,} tokens, {slots} at once"
     took = planned.estimate_s(slots)
     train = first.config.train
     crowded = train.device == "cpu" and slots * train.threads > max(cores(), train.threads)
@@ -58,11 +58,25 @@ def as_text(planned: "Plan", slots: int) -> str:
             table(rows, header, right=(1, 2, 3, 4, 5)),
             *matching(planned),
             *centers(planned),
+            *rules(planned),
             "",
             f"{budget}: about {seconds(took)} on {device_of(planned)}" if took else f"{budget}: all of them are done",
+            *beside(planned),
             *([note] if crowded else []),
         ]
     )
+
+
+def beside(planned: "Plan") -> list[str]:
+    """Which of the runs controls, equal budgets and a confirmation are, and what they may add."""
+    lines = []
+    for extra in planned.extras:
+        sizes = {run.tokens for run in extra.sure} - {planned.tokens}
+        of = f", some of {' and '.join(f'{size:,}' for size in sorted(sizes))} tokens" if sizes else ""
+        told = [f"{plural(extra.runs, 'run')} of these{of}"] if extra.sure else []
+        told += [f"up to {plural(len(extra.perhaps), 'run')} more {extra.when}"] if extra.perhaps else []
+        lines.append(f"  {extra.what}: {'; '.join(told) or 'no runs: every arm costs the same within 1 %'}")
+    return lines
 
 
 def matching(planned: "Plan") -> list[str]:
@@ -90,6 +104,26 @@ def centers(planned: "Plan") -> list[str]:
     return ["", f"grids of learning rates round {rate(planned.protocol.center)}; {', '.join(own)}"]
 
 
+def rules(planned: "Plan") -> list[str]:
+    """What decides: the rates that are tried first, the smallest effect of interest, the pairs, the tests."""
+    from andrea.study.ablation import Ablation
+    from andrea.verdict.design import KINDS, contrasts
+    from andrea.verdict.rates import FULL_TRIALS, grid
+
+    if not isinstance(planned.spec, Ablation):
+        return []
+    asked, levels = planned.spec.protocol, planned.spec.levels
+    where = ", or as many round the arm's own center" if planned.centers else ""
+    then = ", then two midpoints" if asked.trials >= FULL_TRIALS else ""
+    lines = ["", f"rates of every arm: {', '.join(map(rate, grid(asked.trials, asked.center)))}{where}{then}"]
+    tests = f"alpha {asked.alpha:g} over {plural(len(planned.arms) - 1, 'arm')}"
+    lines.append(f"smallest effect of interest m = {asked.m:g} nats, {plural(asked.seeds, 'pair')}, {tests}")
+    if levels:
+        kinds = [effect.kind for effect in contrasts(levels, str(planned.baseline))]
+        lines.append(f"effects: {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}")
+    return lines
+
+
 def _share(arm: "ArmPlan", on: "Quantity") -> str:
     return relative(arm.deviation[on]) if on in arm.deviation else ""
 
@@ -101,6 +135,7 @@ def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
         "digest": planned.digest,
         "question": planned.question,
         "match": planned.match.model_dump() if planned.match else None,
+        "protocol": planned.protocol.model_dump(mode="json") if planned.kind == "ablation" else None,
         "arms": {
             name: {
                 "label": arm.label,
@@ -115,7 +150,8 @@ def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
         },
         "runs": planned.run_count,
         "tokens_per_run": planned.tokens,
-        "tokens": planned.run_count * planned.tokens,
+        "tokens": planned.total_tokens,
+        "beside": [extra.to_dict() for extra in planned.extras],
         "slots": slots,
         "estimate_s": planned.estimate_s(slots),
     }

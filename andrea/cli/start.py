@@ -1,8 +1,8 @@
 """What `ablate` and `sweep` share: plan, say, freeze, run, show. The rooms do the work."""
 
+import inspect
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
@@ -12,9 +12,12 @@ import typer
 from andrea.cli import complete
 from andrea.cli.options import (
     DEFAULT_RUNS,
+    Confirm,
+    Controls,
     Debug,
     Device,
     DryRun,
+    Equal,
     ExecutorName,
     Json,
     Preset,
@@ -26,6 +29,9 @@ from andrea.cli.options import (
     Tokens,
     Trials,
     Wandb,
+    WandbEntity,
+    WandbProject,
+    WandbTags,
 )
 from andrea.errors import StudyError
 
@@ -35,9 +41,7 @@ if TYPE_CHECKING:
     from andrea.study.ablation import Ablation
     from andrea.study.plans import Plan, Request
     from andrea.study.sweep import Sweep
-
-INTERRUPTED_WAIT_S = 3.0
-"""What the W&B mirror may still take after Ctrl-C or an error."""
+    from andrea.tracking.subject import Destination
 
 Kind = Literal["ablation", "sweep"]
 
@@ -49,7 +53,8 @@ class How:
     runs: Path
     slots: int | None
     executor: str
-    wandb: Literal["off", "offline", "online"]
+    wandb: "Destination | None"
+    """Where runs are mirrored to."""
     dry_run: bool
     as_json: bool
 
@@ -63,8 +68,12 @@ class How:
         print(text, file=self.stream, flush=True)
 
 
+ABLATION_ALONE = ("controls", "confirm", "equal")
+"""Options that ask for something beside verdicts, which a sweep has none of."""
+
+
 def starter(kind: Kind, doc: str) -> Callable[..., None]:
-    """The function behind `andrea ablate` or `andrea sweep`; both take the same options."""
+    """The function behind `andrea ablate` or `andrea sweep`; both take the same options, but for `ABLATION_ALONE`."""
     completion = complete.ablations if kind == "ablation" else complete.sweeps
 
     def command(
@@ -78,26 +87,34 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
         trials: Trials = None,
         seeds: Seeds = None,
         study: StudyName = None,
+        controls: Controls = False,
+        confirm: Confirm = False,
+        equal: Equal = None,
         slots: Slots = None,
         executor: ExecutorName = "local",
         device: Device = "auto",
         wandb: Wandb = None,
+        project: WandbProject = None,
+        entity: WandbEntity = None,
+        tags: WandbTags = None,
         runs: Runs = DEFAULT_RUNS,
         dry_run: DryRun = False,
         as_json: Json = False,
         debug: Debug = False,
     ) -> None:
+        from andrea.cli.mirrored import destination
         from andrea.cli.output import print_json, stdout_kept_for_json
         from andrea.cli.settings import known_preset
         from andrea.config import parse_overrides
+        from andrea.study.asked import Asked, budgets
         from andrea.study.plans import Request
-        from andrea.tracking.mirror import resolve_mode
 
-        how = How(runs, slots, executor, resolve_mode(wandb), dry_run, as_json)
+        how = How(runs, slots, executor, destination(wandb, project, entity, tags), dry_run, as_json)
         base, overrides = preset and known_preset(preset), parse_overrides(settings or [])
+        beside = Asked(controls, confirm, budgets(part.strip() for part in (equal or "").split(",") if part.strip()))
         with stdout_kept_for_json(as_json):
             spec = load(kind, name)
-            answer = start(Request(spec, base, overrides, tokens, trials, seeds, study, device), how)
+            answer = start(Request(spec, base, overrides, tokens, trials, seeds, study, device, beside), how)
         if as_json:
             print_json(answer)
         failed = answer.get("failed_runs")
@@ -108,6 +125,10 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
             )
 
     command.__doc__ = doc
+    if kind == "sweep":
+        signature = inspect.signature(command)
+        kept = [given for name, given in signature.parameters.items() if name not in ABLATION_ALONE]
+        command.__dict__["__signature__"] = signature.replace(parameters=kept)
     return command
 
 
@@ -134,8 +155,10 @@ def start(asked: "Request", how: How) -> dict[str, Any]:
     Raises:
         UserError: nothing was started, and nothing written but the cache of prepared data.
     """
+    from andrea.cli.mirrored import mirrored
     from andrea.cli.planned import as_json, as_text, device_of, slots_for
     from andrea.cli.stores import starting
+    from andrea.study.controller import run_study
     from andrea.study.executors import make_executor
     from andrea.study.freeze import freeze, plan
 
@@ -152,8 +175,12 @@ def start(asked: "Request", how: How) -> dict[str, Any]:
         total = max(planned.run_count, len(folder.runs()))
         how.say(f"resuming {folder.path.name}: {earlier} of {total} runs are in the store already")
     how.say(f"folder: {folder.path}")
-    summary = _run(folder, store, planned, executor, slots, how, earlier or 0)
-    return _show(folder, store, how, summary)
+    display = _display(folder, planned, slots, how, earlier or 0)
+    with mirrored(folder, store, how.wandb, display.say) as mirror:  # until the report is there, which it sends along
+        observers: list[Any] = [display] if mirror is None else [display, mirror]
+        with display:
+            summary = run_study(folder, store, executor, observers, asked.beside)
+        return _show(folder, store, how, summary)
 
 
 def _earlier(store: "RunStore", planned: "Plan") -> int | None:
@@ -171,44 +198,13 @@ def _earlier(store: "RunStore", planned: "Plan") -> int | None:
     return sum(store.result(run["run_id"]) is not None for run in folder.runs())
 
 
-def _run(
-    folder: "StudyFolder", store: "RunStore", planned: "Plan", executor: Any, slots: int, how: How, known: int
-) -> Any:
+def _display(folder: "StudyFolder", planned: "Plan", slots: int, how: How, known: int) -> Any:
     from andrea.cli.board import Board
     from andrea.cli.display import make_display
     from andrea.cli.outcome import labels
-    from andrea.study.controller import run_study
 
     board = Board(planned.run_count, planned.tokens, planned.estimate_s(slots))
-    with ExitStack() as stack:
-        display = stack.enter_context(make_display(board, how.stream, labels(folder), known))
-        observers: list[Any] = [display]
-        mirror = _mirror(folder, store, how, display.say)
-        if mirror is not None:
-            observers.append(mirror)
-            stack.push(lambda kind, *_: _close(mirror, kind))
-        return run_study(folder, store, executor, observers)
-
-
-def _mirror(folder: "StudyFolder", store: "RunStore", how: How, warn: Callable[[str], None]) -> Any:
-    """The W&B mirror; a tracker that does not start costs one warning, never the study."""
-    if how.wandb == "off":
-        return None
-    try:
-        from andrea.tracking.mirror import Mirror
-
-        return Mirror(folder, store, mode=how.wandb, warn=warn)
-    except Exception as error:
-        print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
-        return None
-
-
-def _close(mirror: Any, ended_by: type[BaseException] | None) -> None:
-    """Let W&B have the rest of the runs; not for long when somebody pressed Ctrl-C."""
-    try:
-        mirror.close() if ended_by is None else mirror.close(INTERRUPTED_WAIT_S)
-    except Exception as error:
-        print(f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest", file=sys.stderr)
+    return make_display(board, how.stream, labels(folder), known)
 
 
 def _show(folder: "StudyFolder", store: "RunStore", how: How, summary: Any) -> dict[str, Any]:

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from andrea.store.studies import StudyFolder
 
 EXAMPLES = examples(
-    "andrea status                         all studies",
+    "andrea status                         all studies, and single runs of andrea train",
     "andrea status norm-placement          the latest study of that name, failed runs with their reasons",
     "watch -n 5 andrea status --json",
 )
 
 
+SINGLE = 20
+"""Runs of no study that are listed, the latest."""
 LABEL = ("run_id", "arm", "phase", "why", "lr", "seed", "trial", "params")
 
 
@@ -48,13 +50,48 @@ def status(
     from andrea.store.studies import studies
 
     store = reading(runs)
-    states = []
+    states: list[dict[str, Any]] = []
+    planned: set[str] = set()
     for folder in studies(store):
         try:
             states.append(summarise(store, folder))
         except StudyError as error:  # a damaged study must not hide the others
             warn(str(error))
-    print_json(states) if as_json else typer.echo(every(states) if states else f"no studies in {store.root} yet")
+        planned |= {str(run["run_id"]) for run in folder.runs()}
+    single = [alone(store, run_id) for run_id in store.ids() if run_id not in planned]
+    single.sort(key=lambda run: run["finished_at"] or "~")  # what is not finished comes last
+    if as_json:
+        print_json([*states, *single])
+        return
+    told = [every(states) if states else f"no studies in {store.root} yet"]
+    typer.echo("\n\n".join([*told, *([singles(single)] if single else [])]))
+
+
+def alone(store: "RunStore", run_id: str) -> dict[str, Any]:
+    """The state of a run that belongs to no study, as of `andrea train`, as JSON."""
+    result = store.result(run_id) or {}
+    told: dict[str, Any] = {"kind": "run", "study": None, "run_id": run_id}
+    told |= {key: result.get(key) for key in ("outcome", "stalled", "loss", "tokens", "reason", "finished_at")}
+    if not result:
+        live, failure = store.lease(run_id) is not None, store.failure(run_id)
+        told["outcome"] = "running" if live else "failed" if failure else "interrupted"
+        told["reason"] = failure.get("reason") if failure and not live else None
+    return told
+
+
+def singles(runs: list[dict[str, Any]]) -> str:
+    """Runs that belong to no study as a table, the latest last."""
+    from andrea.analysis.text import count, loss
+    from andrea.cli.output import table
+
+    rows = []
+    for run in runs[-SINGLE:]:
+        ending = "stalled" if run["stalled"] else run["outcome"]
+        finished = str(run["finished_at"] or "")[:16].replace("T", " ")
+        rows.append([run["run_id"][:12], ending, loss(run["loss"]), count(run["tokens"]), finished])
+    more = f"\nand {len(runs) - SINGLE} earlier ones (--json has all)" if len(runs) > SINGLE else ""
+    listed = table(rows, ("single run", "outcome", "loss", "tokens", "finished (UTC)"), (2, 3))
+    return f"{listed}{more}\n`andrea report --kind run ID` shows one"
 
 
 def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
@@ -118,7 +155,10 @@ def _total(folder: "StudyFolder", planned: int) -> int:
         if asked["kind"] == "sweep":
             return max(planned, int(asked["trials"] * asked["seeds"]))
         rules = asked["protocol"]
-        return max(planned, len(asked["arms"]) * int(rules["trials"] + rules["seeds"]))
+        seeds, arms = int(rules["seeds"]), len(asked["arms"])
+        beside = folder.read("asked.json") or {}
+        more = (1 + 2 * seeds if beside.get("controls") else 0) + (arms * seeds if beside.get("confirm") else 0)
+        return max(planned, arms * (int(rules["trials"]) + seeds) + more)
     except (StudyError, LookupError, TypeError):
         return planned
 

@@ -1,33 +1,142 @@
 """`andrea sync`: mirrors a study to Weights & Biases from the store."""
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Runs, Study, examples
+from andrea.cli import complete
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    Debug,
+    Json,
+    Runs,
+    WandbEntity,
+    WandbProject,
+    WandbTags,
+    examples,
+)
 from andrea.errors import UserError
 
+if TYPE_CHECKING:
+    from andrea.store.runs import RunStore
+    from andrea.tracking.subject import Destination, Subject
+
 EXAMPLES = examples(
-    "andrea sync norm-placement --online   publishes every finished run",
-    "andrea sync norm-placement            the same as WANDB_MODE says; offline files by default",
+    "andrea sync norm-placement --online           publishes every finished run; needs `wandb login` once",
+    "andrea sync norm-placement                    the same as WANDB_MODE says; offline files by default",
+    "andrea sync norm-placement --dry-run --json   the runs that W&B lacks, and the dashboard as it would be saved",
+    "andrea sync norm-placement --online --wandb-entity my-team --wandb-tags paper,v2 --checkpoint",
+    "andrea sync 3fa9c2b1 --online                 a run of `andrea train`, by the beginning of its id",
 )
 
 
 def sync(
-    study: Study,
-    online: Annotated[bool, typer.Option("--online", help="Publish to the server; needs a login.")] = False,
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            autocompletion=complete.studies,
+            help="Folder name of a study, or its bare name: the latest; or the beginning of a run's id.",
+        ),
+    ],
+    wandb: Annotated[
+        Literal["offline", "online"] | None,
+        typer.Option("--wandb", help="Where to; default: offline, or what WANDB_MODE says."),
+    ] = None,
+    online: Annotated[bool, typer.Option("--online", help="The same as --wandb online; needs a login.")] = False,
+    project: WandbProject = None,
+    entity: WandbEntity = None,
+    tags: WandbTags = None,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Attach the checkpoint of the study's best run.")
+    ] = False,
     runs: Runs = DEFAULT_RUNS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written; write nothing, ask no server.")
+    ] = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Mirror the finished runs of a study to W&B; safe to repeat."""
-    from andrea.cli.stores import named
-    from andrea.tracking.mirror import resolve_mode
+    """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
+    from andrea.cli.output import print_json
+    from andrea.tracking.mirror import resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as mirrored
 
-    mode = resolve_mode("online" if online else None)
+    if online and wandb == "offline":
+        raise UserError("--online and --wandb offline say different things; give one of them")
+    mode = resolve_mode("online" if online else wandb)
     if mode == "off":
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
-    store, folder = named(runs, study)
-    written = mirrored(folder, store, mode=mode, progress=lambda line: print(line, file=sys.stderr, flush=True))
-    typer.echo(f"{written} runs written ({mode})" if written else f"every finished run is there already ({mode})")
+    to = resolve_destination(mode, project, entity, tags)
+    store, subject = _found(runs, study)
+    if dry_run:
+        answer = _planned(store, subject, to)
+        print_json(answer) if as_json else typer.echo(_as_text(answer))
+        return
+    _with_report(store, subject)
+    written = mirrored(subject, store, to, lambda line: print(line, file=sys.stderr, flush=True), checkpoint=checkpoint)
+    if as_json:
+        print_json({"study": subject.path.name, "mode": mode, "written": written})
+    else:
+        typer.echo(f"{written} runs written ({mode})" if written else f"every finished run is there already ({mode})")
+
+
+def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
+    """The store, and the study or the run of that name.
+
+    Raises:
+        UserError: there is neither.
+    """
+    from andrea.cli.stores import named, reading
+    from andrea.tracking.subject import SingleRun
+
+    store = reading(runs)
+    if len(name) >= 6 and not set(name) - set("0123456789abcdef"):
+        ids = [path.name for path in store.root.glob(f"runs/{name[:2]}/{name}*") if "." not in path.name]
+        if len(ids) > 1:
+            raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
+        if ids:
+            return store, SingleRun(store, ids[0])
+    return named(runs, name)
+
+
+def _with_report(store: "RunStore", subject: "Subject") -> None:
+    """A study that was judged gets its report before it is attached, where it has none yet."""
+    from andrea.cli.outcome import write_report
+    from andrea.store.studies import StudyFolder
+    from andrea.tracking.verdicts import is_judged
+
+    if isinstance(subject, StudyFolder) and is_judged(subject) and not (subject.path / "report").is_dir():
+        write_report(subject, store)
+
+
+def _planned(store: "RunStore", subject: "Subject", to: "Destination") -> dict[str, Any]:
+    """What a sync would write, as JSON."""
+    from andrea.store.studies import StudyFolder
+    from andrea.tracking.ledger import pending
+    from andrea.tracking.subject import wandb_id
+
+    waiting = [wandb_id(subject, run["run_id"]) for run in pending(subject, store, to, failed=True)]
+    answer: dict[str, Any] = {
+        "study": subject.path.name,
+        "mode": to.mode,
+        "project": to.project,
+        "entity": to.entity,
+        "runs": waiting,
+    }
+    if isinstance(subject, StudyFolder):
+        from andrea.tracking.dashboards import as_json
+
+        answer["workspace"] = as_json(subject, to)
+    return answer
+
+
+def _as_text(answer: dict[str, Any]) -> str:
+    lines = [f"{len(answer['runs'])} runs would be written ({answer['mode']}) to project {answer['project']}"]
+    if "workspace" in answer:
+        sections = answer["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
+        told = ", ".join(f"{section['name']} ({len(section['panels'])} panels)" for section in sections)
+        lines.append(f"dashboard {answer['workspace']['displayName']}: {told}")
+    return "\n".join([*lines, *answer["runs"]])

@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Device, Json, Preset, Runs, Settings, Tokens, Variants, examples
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    Debug,
+    Device,
+    Json,
+    Preset,
+    Runs,
+    Settings,
+    Tokens,
+    Variants,
+    Wandb,
+    WandbEntity,
+    WandbProject,
+    WandbTags,
+    examples,
+)
 from andrea.errors import StudyError, reason
 from andrea.verdict.seeds import tuning_seed
 
@@ -43,6 +58,10 @@ def train(
         ),
     ] = None,
     device: Device = "auto",
+    wandb: Wandb = None,
+    project: WandbProject = None,
+    entity: WandbEntity = None,
+    tags: WandbTags = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,
@@ -52,11 +71,14 @@ def train(
     The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless you set
     data.eval_part=verdict.
     """
+    from andrea.cli.mirrored import destination, mirrored
     from andrea.cli.output import print_json, stdout_kept_for_json
     from andrea.cli.settings import know_variants, run_config
     from andrea.cli.stores import starting
     from andrea.config import once, parse_overrides
+    from andrea.tracking.subject import SingleRun
 
+    to = destination(wandb, project, entity, tags)
     with stdout_kept_for_json(as_json):
         know_variants(variants)
         for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):
@@ -79,6 +101,8 @@ def train(
         result = known or follow(store, resolved, run_id, identity, folder, say)
         if not as_json:
             say(as_text(store, run_id, result))
+        with mirrored(SingleRun(store, run_id), store, to, say):
+            pass  # a run is mirrored when it has ended
     if as_json:
         print_json(
             {"run_id": run_id, "folder": str(store.folder(run_id)), "trained_before": known is not None, **result}

@@ -1,0 +1,61 @@
+"""The W&B mirror beside a command that trains: never in its way."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from andrea.store.runs import RunStore
+    from andrea.tracking.mirror import Mirror
+    from andrea.tracking.subject import Destination, Subject
+
+INTERRUPTED_WAIT_S = 3.0
+"""What the mirror may still take after Ctrl-C or an error."""
+
+
+def destination(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> "Destination | None":
+    """Where the options and WANDB_* say that runs are mirrored to; None: nowhere.
+
+    Raises:
+        UserError: a mode that nobody knows.
+    """
+    from andrea.tracking.mirror import resolve_destination, resolve_mode
+
+    mode = resolve_mode(wandb)
+    return None if mode == "off" else resolve_destination(mode, project, entity, tags)
+
+
+@contextmanager
+def mirrored(
+    subject: "Subject", store: "RunStore", to: "Destination | None", warn: Callable[[str], None]
+) -> Iterator["Mirror | None"]:
+    """A mirror for as long as the block takes, which then gets its time to write the rest; not for long where the
+    block ended by Ctrl-C or an error. A tracker that does not start or end costs one warning, never the study."""
+    mirror = _started(subject, store, to, warn)
+    try:
+        yield mirror
+    except BaseException:
+        _close(mirror, INTERRUPTED_WAIT_S)
+        raise
+    _close(mirror)
+
+
+def _started(subject: "Subject", store: "RunStore", to: "Destination | None", warn: Callable[[str], None]) -> Any:
+    if to is None:
+        return None
+    try:
+        from andrea.tracking.mirror import Mirror
+
+        return Mirror(subject, store, to, warn=warn)
+    except Exception as error:
+        print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
+        return None
+
+
+def _close(mirror: Any, *wait_s: float) -> None:
+    try:
+        if mirror is not None:
+            mirror.close(*wait_s)
+    except Exception as error:
+        print(f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest", file=sys.stderr)
