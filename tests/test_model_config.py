@@ -146,6 +146,12 @@ def test_a_variant_with_the_three_methods_and_no_base_class_is_enough(own_varian
     assert model.final_norm.rescale.item() == 0.25  # the init rule leaves a variant's own constants alone
 
 
+@pytest.mark.parametrize(("optimizer", "numbers"), [("adamw", 2), ("lion", 1), ("sgd", 1)])
+def test_the_memory_that_is_shown_is_that_of_the_optimizer_that_is_asked_for(optimizer: str, numbers: int) -> None:
+    described = describe(ModelConfig(vocab_size=256), optimizer=optimizer)
+    assert described["memory"]["optimizer"] == 4 * numbers * described["total"]
+
+
 def test_registering_refuses_other_axes_other_classes_and_other_forms(own_variants: None) -> None:
     register("activation", "square", f"{__name__}:Square")  # the same again is no fault
     with pytest.raises(ValueError, match="already has a variant 'gelu'"):

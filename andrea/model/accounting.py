@@ -110,6 +110,28 @@ def memory(
     }
 
 
+def moments(cfg: ModelConfig, optimizer: str = "adamw", momentum: bool = True) -> int:
+    """Numbers that an optimizer (of `TrainConfig.optimizer`) keeps between steps.
+
+    Args:
+        momentum: of SGD, whether it has any.
+
+    Raises:
+        UserError: vocab_size is empty.
+    """
+    every = total(cfg)
+    if optimizer == "muon":
+        return 2 * every - _block_matrices(cfg)
+    return {"adamw": 2, "lion": 1, "sgd": int(momentum)}[optimizer] * every
+
+
+def _block_matrices(cfg: ModelConfig) -> int:
+    """Elements of the matrices inside the blocks: attention and MLP without biases and QK-norms."""
+    bare = dict.fromkeys(("attn_bias", "proj_bias", "mlp_bias"), False)
+    groups = parameters(cfg.model_copy(update={**bare, "qk_norm": "none"}))
+    return groups["attention"] + groups["mlp"]
+
+
 def _kept_bytes(cfg: ModelConfig, width: int) -> float:
     """Bytes per token that wait for the backward pass, `width` bytes an element."""
     blocks = _over_layers(cfg, lambda layer: sum(activations(part, layer) * times for part, times in in_block(layer)))

@@ -21,7 +21,9 @@ MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}
 Row = dict[str, Any]
 
 
-def describe(cfg: ModelConfig, batch_size: int = 1, preset: str | None = None) -> dict[str, Any]:
+def describe(
+    cfg: ModelConfig, batch_size: int = 1, preset: str | None = None, optimizer: str = "adamw"
+) -> dict[str, Any]:
     """Everything `andrea model show` prints.
 
     Returns:
@@ -29,13 +31,13 @@ def describe(cfg: ModelConfig, batch_size: int = 1, preset: str | None = None) -
         `about` (of a part: its kind, or None), `parameters` and `flops` (per token, forward; of all occurrences),
         `share` of all parameters; a row's children follow it one deeper and add up to it. `parameters`: by group.
         `total`, `non_embedding`, `flops_per_token` (forward, backward, total), `memory` (bytes by kind and in total,
-        for `batch_size` sequences at once), `notes`.
+        for `batch_size` sequences at once and what `optimizer` keeps), `notes`.
     """
     cfg, notes = _with_vocabulary(cfg)
     if preset and (note := size_note(preset, cfg)):
         notes.append(note)
     flops = accounting.flops_per_token(cfg)
-    memory = accounting.memory(cfg, batch_size)
+    memory = accounting.memory(cfg, batch_size, moments=accounting.moments(cfg, optimizer))
     return {
         "preset": preset,
         "config": cfg.model_dump(mode="json"),
@@ -45,6 +47,7 @@ def describe(cfg: ModelConfig, batch_size: int = 1, preset: str | None = None) -
         "non_embedding": accounting.non_embedding(cfg),
         "flops_per_token": {"forward": flops.forward, "backward": flops.backward, "total": flops.total},
         "batch_size": batch_size,
+        "optimizer": optimizer,
         "memory": memory | {"total": sum(memory.values())},
         "notes": notes,
     }
