@@ -5,9 +5,10 @@
 A pair is one small study, run twice into fresh stores, once with the mirror and once without; which comes first changes
 from pair to pair. Printed are the ratio of training speeds (tokens per second by the clock of `train`, mean over the
 study's runs) with its interval over pairs, that of the time until the last run ended, and the processor time of the
-mirror, which runs at low priority. The runs must be the same; workers must not know wandb; no process may be left.
-Exit status 1 where one of these does not hold. The time per pair is about that of twelve runs; a machine that does
-something else meanwhile widens the intervals. `--online` publishes to the loopback server of the tests.
+mirror (without wandb's own service), which runs at low priority. The runs must be the same; workers must not know
+wandb; no process may be left. Exit status 1 where one of these does not hold. A pair takes as long as twelve runs; a
+machine that does something else meanwhile widens the intervals. `--online` publishes to the loopback server of the
+tests.
 """
 
 import argparse
@@ -57,7 +58,9 @@ def side(root: Path, spec: Ablation, options: argparse.Namespace, mode: str | No
     from andrea.tracking.subject import Destination
 
     store = RunStore(root)
-    folder = freeze(plan(Request(spec, tokens=options.tokens, trials=1, seeds=SEEDS, device="cpu"), store), store)
+    rate = {"protocol.center": 1e-3}  # at which both arms train
+    asked = Request(spec, overrides=rate, tokens=options.tokens, trials=1, seeds=SEEDS, device="cpu")
+    folder = freeze(plan(asked, store), store)
     mirror = Mirror(folder, store, Destination(mode), warn=_complain) if mode else None  # type: ignore[arg-type]
     executor = LocalExecutor(options.slots, run="mirror_cost:work")
     before, began = _children_s(), time.perf_counter()

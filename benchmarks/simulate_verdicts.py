@@ -1,6 +1,6 @@
 """How often is a verdict false? The tables of docs/method.md, from synthetic studies through the real code.
 
-    python benchmarks/simulate_verdicts.py                    about ten minutes on one core
+    python benchmarks/simulate_verdicts.py                    about eight minutes on one core
     python benchmarks/simulate_verdicts.py --studies 1000     as in docs/method.md
     python benchmarks/simulate_verdicts.py --only saved       one table
 

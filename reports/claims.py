@@ -275,7 +275,7 @@ def counted_table(exact: pd.DataFrame) -> Table:
     ]
     caption = (
         "Counted from the configuration, nothing was trained: exact, without n or interval. A number holds where it "
-        "rounds to the digits that were claimed; *about* allows 5\N{NO-BREAK SPACE}%."
+        "rounds to the digits that were claimed; 'about' allows 5\N{NO-BREAK SPACE}%."
     )
     return Table("counted", caption, exact, columns, stacked=True, mark="word")
 

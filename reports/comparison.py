@@ -2,7 +2,9 @@
 
 `build(study)` gets tidy pandas tables (`study.runs`, `study.curves`, `study.layers`, `study.trials`,
 `study.documents`, `study.verdicts`, `study.differences`; columns in `andrea.analysis.frames` and
-`andrea.analysis.load`) and returns a `Report`. Losses are in nats per token.
+`andrea.analysis.judged`) and what was judged as it stands in its files (`study.verdict`, `study.choices`,
+`study.speed`), and returns a `Report`. Chapters are functions of `andrea.analysis` that take the study: leave one out,
+put another in its place, change their order. Losses are in nats per token.
 """
 
 from typing import Any
@@ -26,6 +28,9 @@ from andrea.analysis import (
 )
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
+
+SMOOTHED = 0.02
+"""Share of the training over which the mean training loss is smoothed, where at least three logged steps lie in it."""
 
 
 def build(study: Study) -> Report:
@@ -234,14 +239,19 @@ def losses(study: Study) -> list[Item]:
         arms = [arm for arm in study.arms if arm != study.baseline]
         items.append(Figure("difference-along-training", caption, spec, chapters.legend(study, arms)))
     if trained["loss"].notna().any():
+        smoothed, over = None, ""
+        if trained["tokens"].nunique() * SMOOTHED >= 3:
+            width = round(SMOOTHED * int(trained["tokens"].max()))
+            smoothed = curves.smooth(trained, width)
+            over = f" Line and band are of the mean over the last {text.count(width)} tokens; every seed is as logged."
         logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
         some = (
             f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have all."
             if drawn < logged
             else ""
         )
-        caption = f"Training loss, mean of the batches since the last logged step ({band}).{some}"
-        spec = figures.loss_curves(trained, study.runs, study.arms, "training loss (nats)")
+        caption = f"Training loss, mean of the batches since the last logged step ({band}).{over}{some}"
+        spec = figures.loss_curves(trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed)
         items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
     items.append(pairs.by_themselves(study)) if len(study.replicates()) else None
     return items

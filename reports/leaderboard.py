@@ -22,6 +22,7 @@ def build_many(studies: list[Study]) -> Report:
     sections = [
         Section("Does the effect grow or fade with size?", sizes(kept)),
         Section("How to read it", how(rows)),
+        Section("Remarks", remarks(rows)),
         Section("Studies", list_of_studies(kept, twice)),
     ]
     return Report(
@@ -120,10 +121,11 @@ def picture(rows: pd.DataFrame) -> Figure:
 def _covers(rows: pd.DataFrame) -> str:
     """What the intervals hold together with: a family is a study, not the board."""
     families = rows.groupby(["study", "kind"]).ngroups
+    held = text.listing([text.percent(1 - alpha) for alpha in sorted(rows["alpha"].unique())])
     return (
-        "Intervals hold together with 95\N{NO-BREAK SPACE}% within their own family (a study's arms, or its main "
-        f"effects), not over the board: with {text.plural(families, 'family', 'families')} about one in twenty of "
-        "them has an interval that misses."
+        f"Intervals hold together with {held} within their own family (a study's arms, or its main effects), not "
+        f"over the board, which has {text.plural(families, 'family', 'families')}: the more there are, the more of "
+        "them have an interval that misses."
     )
 
 
@@ -134,28 +136,47 @@ def table(rows: pd.DataFrame) -> Table:
     columns = [
         Column("effect", "arm"),
         Column("judged", "verdict"),
-        numbers("mean", "difference (nats)", text.signed),
-        numbers(("low", "high"), "simultaneous interval", text.interval),
+        numbers("mean", "nats", text.signed),
+        numbers(("low", "high"), "interval", text.interval),
         numbers("n", "pairs", text.count),
         Column("ablation", "ablation"),
-        Column("against", "against"),
-        numbers(("parameters", "tokens", "corpus"), "regime: parameters, tokens, corpus", _regime),
-        numbers("m", "m (nats)", text.short),
-        numbers("regret", "regret (nats)", text.small),
-        numbers("p_board", "p (Holm, board)", text.probability),
-        Column("note", "note"),
+        Column(("parameters", "tokens", "corpus"), "size, tokens, corpus", _regime),
+        numbers("m", "m", _margin),
+        numbers("p_board", "p (board)", text.probability),
     ]
     caption = (
-        f"Every arm of every study, and the main effects of factorial designs: {text.plural(len(rows), 'row')}. "
-        "Below 0 is better. Ablations stand in the order of their largest effect, to find them by: it ranks nothing "
-        "across regimes. The last p is adjusted for all rows of this board, whatever the verdicts, which are each "
-        "study's own."
+        f"Every arm of every study, and the main effects of factorial designs: {text.plural(len(rows), 'row')}. In "
+        "nats, below 0 is better. Ablations stand in the order of their largest effect, to find them by: it ranks "
+        "nothing across regimes. The last p is adjusted for all rows of this board, whatever the verdicts, which "
+        "are each study's own."
     )
     return Table("board", caption, shown, columns, stacked=True, mark="judged")
 
 
-def _regime(parameters: Any, tokens: Any, corpus: Any) -> str:
-    return f"{text.big(parameters)}, {text.big(tokens)}, {corpus}"
+def _regime(parameters: Any, tokens: Any, corpus: str) -> str:
+    return f"{text.big(parameters)}, {text.big(tokens)}, {corpus.replace(', tokenizer ', '/')}"
+
+
+def _margin(m: Any) -> str:
+    return text.NOTHING if text.absent(m) else f"{m:g}"
+
+
+def remarks(rows: pd.DataFrame) -> list[Item]:
+    """What every verdict says in words."""
+    told = rows[rows["note"] != ""]
+    columns = [
+        Column("effect", "arm"),
+        Column("ablation", "ablation"),
+        Column("against", "against"),
+        Column("study", "study"),
+        numbers("regret", "regret (nats)", text.small),
+        Column("note", "remark"),
+    ]
+    caption = (
+        "What each verdict says in words, and why a row has no number. Regret: what the uncertainty of both rates "
+        "may have cost; the verdicts hold with it subtracted."
+    )
+    return [Table("remarks", caption, told, columns, stacked=True)] if len(told) else []
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
@@ -268,7 +289,7 @@ def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
         Column("regime", "regime"),
         numbers("seeds", "seeds", text.count),
         Column("state", "state"),
-        numbers("method", "judged by method", text.plain),
+        numbers("method", "judged by method", text.count),
         Column("created", "begun"),
     ]
     items: list[Item] = [

@@ -161,7 +161,7 @@ def ending(run: RunView) -> Table:
     ]
     caption = "How it ended and what stands out on the way. n = 1 run: no number here has an interval over seeds."
     frame = pd.DataFrame(rows, columns=list(_KEYS)).astype({"tokens": "Int64", "value": "float64"})
-    return Table("ending", caption, frame, columns, sortable=False)
+    return Table("ending", caption, frame, columns, sortable=False, stacked=True)
 
 
 _KEYS = ("what", "tokens", "value", "told", "over")

@@ -175,7 +175,7 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
     )
     return [
         Figure("importance-shares", caption, importances.bars(table)),
-        Table("importances", meaning, table, columns),
+        Table("importances", meaning, table, columns, stacked=True),
     ]
 
 

@@ -39,7 +39,7 @@ def _no_wandb_account(monkeypatch: pytest.MonkeyPatch, _wandb_home: Path) -> Non
     """No key, no server and no setting of the person who runs the tests reaches them."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_MODE", "disabled")  # a test that wants a mirror says which
     monkeypatch.setenv("NETRC", str(_wandb_home / "netrc"))
     for name in ("WANDB_DIR", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(_wandb_home))

@@ -93,6 +93,17 @@ def test_only_the_writer_and_the_dashboards_import_wandb() -> None:
     assert found == {"tracking/writer.py", "tracking/dashboards.py"}
 
 
+@pytest.mark.slow
+def test_a_worker_loads_no_tracker_and_no_tuner() -> None:
+    """What the fork server has loaded, every worker has; a run and a measurement of speed need no more."""
+    from andrea.study.local import PRELOAD
+
+    program = f"import sys, andrea.training.speed, {', '.join(PRELOAD)}; print(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "andrea.training.loop" in answer.stdout.split()
+    assert not {"wandb", "wandb_workspaces", "optuna", "pandas"} & set(answer.stdout.split())
+
+
 def test_init_files_are_empty() -> None:
     full = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("__init__.py") if path.read_text().strip()]
     assert not full

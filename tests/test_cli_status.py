@@ -182,7 +182,7 @@ def test_doctor_reports_every_check_and_fails_on_a_folder_that_cannot_be_used(tm
 def test_an_unknown_report_format_is_refused(runs):
     result = andrea("report", "norm-placement", "--runs", runs, "--format", "html,doc")
     assert result.exit_code == 2
-    assert result.stderr == "andrea: --format: unknown 'doc'; there are html, md, csv, parquet\n"
+    assert result.stderr == "andrea: --format: unknown 'doc'; there are html, md, csv, parquet, json, tex, pdf\n"
 
 
 def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):

@@ -32,7 +32,12 @@ def studied(tmp_path_factory):
             "arms": {"wide": {"model.mlp_ratio": 4}, "narrow": {"model.mlp_ratio": 1}},
             "match": {"on": "none"},
             "model": {"d_model": 16, "n_layer": 1, "n_head": 2, "context": 16, "dropout": 0.1},
-            "data": {"source": f"text:{root / 'text.txt'}", "tokenizer": "bpe-300", "eval_tokens": 2048, "curve_tokens": 128},
+            "data": {
+                "source": f"text:{root / 'text.txt'}",
+                "tokenizer": "bpe-300",
+                "eval_tokens": 2048,
+                "curve_tokens": 128,
+            },
             "train": {"tokens": 8 * 16 * 160, "batch_size": 8, "evals": 2, "diagnostics": 1, "logs": 10},
             "protocol": {"m": 0.05, "seeds": 3, "trials": 1, "center": 1e-2},
         }

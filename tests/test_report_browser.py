@@ -1,5 +1,6 @@
 """The page in a real browser: drawn, quiet, offline, usable by hand, by key and by ear, on a phone and in the dark."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,9 @@ def test_a_figures_numbers_can_be_read_as_a_table(browser: Browser, report: Path
         tables = page.evaluate(f"({ROWS})('differences-per-seed')")
         seeds = next(t for t in tables if "seed" in t[0])
         assert [row[0] for row in seeds[1:]] == ["post"] * 5 + ["both"] * 5 + ["one"] * 5
-        drawn = page.evaluate("document.querySelector('#differences-per-seed .plot').getAttribute('aria-label')")
-        assert drawn.startswith("Paired differences")
+        plot = "document.querySelector('#differences-per-seed .plot')"
+        assert page.evaluate(f"{plot}.ariaLabel").startswith("Paired differences")
+        assert page.evaluate(f"[{plot}.role, {plot}.querySelector('svg').ariaHidden]") == ["img", "true"]
 
 
 @pytest.mark.parametrize("width", [360, 760, 1100, 1920])
@@ -150,25 +152,34 @@ def test_nothing_scrolls_sideways_and_what_is_read_whole_is_not_cut(browser: Bro
         assert page.evaluate(WIDE) == 0 and page.complaints == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing_that_keeps_people_out(
-    browser: Browser, axe: str, report: Path, width: int, dark: bool
-) -> None:
-    with browser.page(report, width, dark=dark) as page:
-        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+def test_axe_finds_nothing_that_keeps_people_out(browser: Browser, axe: str, report: Path, width: int) -> None:
+    faults = (
+        "told.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id, v.nodes[0].html])"
+    )
+    with browser.page(report, width) as page:
+        page.evaluate("document.querySelectorAll('details:not(.numbers)').forEach((part) => { part.open = true; })")
+        page.click("#differences-per-seed .numbers summary")
         page.wait("document.querySelector('.numbers table')")
         page.evaluate(axe)
-        found = page.evaluate(
-            "axe.run(document).then((told) => ({passes: told.passes.length, faults: told.violations"
-            ".filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id, v.nodes[0].html])}))"
-        )
-        assert found["faults"] == [] and found["passes"] > 20
+        told = page.evaluate(f"axe.run(document).then((told) => ({{passes: told.passes.length, faults: {faults}}}))")
+        assert told["faults"] == [] and told["passes"] > 20
+        page.set_media(dark=True)
+        told = page.evaluate(f"axe.run(document, {{runOnly: ['color-contrast']}}).then((told) => {faults})")
+        assert told == []
 
 
 def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> None:
     evil = "<script>window.alerted=1</script><img src=x onerror=window.alerted=1>"
-    writer = labelled(tmp_path, {"pre": "</script><b>", "post": evil}, question=f"{evil} javascript:alert(1)?")
+    named = {"source": f"text:{evil}", "tokenizer": evil}
+    writer = labelled(
+        tmp_path, {"pre": "</script><b>", "post": evil}, question=f"{evil} javascript:alert(1)?", data=named
+    )
+    for path in writer.store.root.glob("runs/*/*/result.json"):
+        path.write_text(path.read_text().replace("speech-0", evil.replace('"', "'")))
+    writer.fail(writer.plan("post", "replicate", "replicate", 0.1, 99))
+    [failure] = writer.store.root.glob("runs/*/*/failure.json")
+    failure.write_text(json.dumps({"reason": evil, "log": evil}))
     writer.folder.write("study.json", writer.folder.about | {"name": evil})
     made = make_report(writer.store, writer.folder, ["html", "md"], REPORTS / "comparison.py", None)
     with browser.page(made[0]) as page:
@@ -179,6 +190,7 @@ def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> No
         labels = "[...document.querySelectorAll('#learning-rates [data-arm]')].map((b) => b.textContent.trim())"
         assert page.evaluate(labels) == ["</script><b>", evil]
         assert page.evaluate("document.querySelectorAll('main img, main b').length") == 0
+        assert page.evaluate("document.querySelector('#runs').textContent").count(evil) >= 2, "labels and a reason"
         links = page.evaluate("[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))")
         assert links and all(link.startswith("#") for link in links)
     for drawing in made[0].parent.glob("figures/*.svg"):

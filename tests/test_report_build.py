@@ -108,7 +108,8 @@ def test_a_sweep_has_a_table_of_trials_best_first_and_a_configuration_to_copy(tm
         in page.text
     )
     figures = {attributes["id"] for tag, attributes in page.elements if tag == "figure"}
-    assert figures == {"history", "slice-train-lr", "slice-train-weight-decay"}
+    slices = {"slice-train-lr", "slice-train-weight-decay"}
+    assert figures == {"history", "parallel-coordinates", "pair"} | slices
     assert "1 stalled of 12 trials" in page.text and "n_startup_trials" in page.text
     losses = {row["trial"]: float(row["loss"]) for row in read_csv(out / "trial-values.csv")}
     assert losses == pytest.approx({str(row["trial"]): row["loss"] for row in best["trials"]})

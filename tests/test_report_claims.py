@@ -1,5 +1,7 @@
 """Claims against what was measured: the rule, regimes apart, what is not measured, and what needs only counting."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,15 @@ def test_an_empty_store_still_counts_and_lists() -> None:
     report = load_script(SCRIPT).build([])
     assert "0 were tested in this store" in report.answer
     assert {section.title for section in report.sections} >= {"Counted, without any training", "Not measured here"}
+
+
+def test_claims_are_counted_without_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path; from andrea.analysis.build import load_script; "
+        f"load_script(Path({str(SCRIPT)!r})).build([]); print('torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
 
 
 # ---- counted ---------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_unstable_exploratory_and_unfinished_rows_are_shown_without_a_number(
         row = row_of(rows, study, effect)
         assert pd.isna(row["mean"]) and pd.isna(row["low"]) and pd.isna(row["p"])
         read = there[study, effect]
-        assert read["verdict"] == word and read["difference (nats)"] == read["simultaneous interval"] == "–"
+        assert read["verdict"] == word and read["nats"] == read["interval"] == "–"
     assert "half-half: 23 of 24 planned runs done" in text_of(report)
 
 
@@ -150,8 +150,8 @@ def test_studies_of_other_sizes_keep_rows_of_their_own_with_their_regime(rows: p
     mine = rows[rows["ablation"] == "norm-placement"]
     assert list(mine["parameters"]) == [185_088, 740_352, 2_961_408]  # from small to large
     assert mine["regime"].nunique() == 3
-    regimes = [row["regime: parameters, tokens, corpus"] for row in shown(report, "board")]
-    assert "185 k, 205 k, sotu, tokenizer byte" in regimes and "2.96 M, 205 k, sotu, tokenizer byte" in regimes
+    regimes = [row["size, tokens, corpus"] for row in shown(report, "board")]
+    assert "185 k, 205 k, sotu/byte" in regimes and "2.96 M, 205 k, sotu/byte" in regimes
 
 
 def test_ablations_are_sorted_by_their_largest_effect(rows: pd.DataFrame) -> None:
@@ -161,7 +161,7 @@ def test_ablations_are_sorted_by_their_largest_effect(rows: pd.DataFrame) -> Non
 
 def test_the_caption_says_what_the_intervals_cover(report: Report) -> None:
     told = text_of(report)
-    assert "not over the board: with 7 families" in told and "8 rows" in told
+    assert "not over the board, which has 7 families" in told and "8 rows" in told
 
 
 def test_what_asks_the_same_is_counted_once_and_said(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_at_equal_flops_only_arms_that_cost_otherwise_are_trained_on_what_costs_
     assert tokens < TOKENS and tokens % 512 == 0
     assert store.config(runs[0]["run_id"])["config"]["train"]["tokens"] == tokens
     at = told(folder)["equal"]["flops"]
-    assert "within 1 % (+0.0%): the main comparison is at equal flops" in at["relu"]["na"]
+    assert "within 1 % (the same): the main comparison is at equal flops" in at["relu"]["na"]
     assert (at["swiglu"]["tokens"], at["swiglu"]["n"], at["swiglu"]["arms"]) == (tokens, 3, 1)
     assert at["swiglu"]["mean"] > verdict(folder, "swiglu")["mean"], "fewer tokens"
     assert set(told(folder)["equal"]["time"]) == {"relu", "swiglu"}
@@ -143,6 +143,20 @@ def test_at_equal_time_what_was_planned_stays_whatever_is_measured_later(tmp_pat
     assert {run["tokens"] for run in lines(folder, "budget")} == {round(10 / 0.8) * 512}
 
 
+def test_lines_of_a_budget_that_a_kill_cut_short_are_planned_to_their_end(tmp_path):
+    folder, store = study(tmp_path, arms=("gelu_tanh", "swiglu", "relu"))
+    monkey = {"relu": {"ratio": 0.8}, "swiglu": {"ratio": 1.25}}
+    whole = {"format": speed.FORMAT, "arms": {arm: {} for arm in ("gelu_tanh", "swiglu", "relu")}, "ratio": monkey}
+    folder.write(speed.FILE, whole)
+    assert go(folder, store, equal=("time",)).complete
+    before, runs = outcome(folder), folder.runs()
+    assert len(lines(folder, "budget")) == 6
+    for kept in (1, 2, 3):
+        folder.write_runs([run for run in runs if run["phase"] != "budget"] + lines(folder, "budget")[:kept])
+        assert go(folder, store).complete
+        assert outcome(folder) == before
+
+
 def test_a_speed_that_cannot_be_measured_costs_a_line_and_that_budget(tmp_path, monkeypatch):
     def refuse(*_):
         raise StudyError("the speed of the arms could not be measured: no memory")
@@ -154,6 +168,19 @@ def test_a_speed_that_cannot_be_measured_costs_a_line_and_that_budget(tmp_path, 
     assert any("no memory" in line for line in watch.lines)
     assert told(folder)["equal"]["time"]["relu"] == {"na": "the speed of the arms could not be measured"}
     assert told(folder)["controls"]["ruler"]["ok"]
+
+
+def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkeypatch):
+    def noisy(folder, study, say, budget_s=0.0):
+        told = fakes.measure(folder, study, say)
+        folder.write(speed.FILE, {**told, "ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}})
+        return speed.read(folder, study)
+
+    monkeypatch.setattr(speed, "measure", noisy)
+    folder, store = study(tmp_path)
+    assert go(folder, store, equal=("time",)).complete
+    assert lines(folder, "budget") == []
+    assert "was not seen to take another time" in told(folder)["equal"]["time"]["relu"]["na"]
 
 
 def test_a_budgets_run_that_stalls_makes_the_arm_unstable_there_and_nowhere_else(tmp_path):

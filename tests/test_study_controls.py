@@ -94,7 +94,9 @@ def test_a_failed_repeat_or_a_a_makes_every_verdict_invalid(tmp_path, fault, nam
     assert go(folder, store, controls=True).complete
     assert controls(folder)[name]["ok"] is False and said in controls(folder)[name]["reason"]
     assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == ("invalid", "control failed")
-    assert verdict(folder)["mean"] is None
+    told = folder.read("verdict.json")
+    means = [verdict(folder)["mean"], told["tokens_saved"]["relu"]["saved"], told["documents"]["relu"]["mean"]]
+    assert means == [None] * 3 and told["tokens_saved"]["relu"]["reason"] == "the verdict is invalid (control failed)"
 
 
 def test_a_baseline_that_differs_from_itself_fails_a_a(tmp_path):

@@ -14,6 +14,7 @@ import study_fakes as fakes
 from study_fakes import make_study, outcome, read_json, trainings
 
 from andrea.store.runs import RunStore
+from andrea.study.asked import Asked, remember
 from andrea.study.controller import run_study
 from andrea.study.executors import InlineExecutor
 
@@ -69,6 +70,33 @@ def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path
     assert controller.returncode == 0 and kills >= 3
     assert outcome(folder) == expected
     _no_result_was_replaced(store, folder, kills)
+
+
+def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and_ends_the_same(tmp_path):
+    asked, outcomes = Asked(controls=True, confirm=True, equal=("flops", "time")), []
+    dice, kills = random.Random(4), 0
+    for name in ("whole", "killed"):
+        folder, store = make_study(
+            tmp_path / name, arms=("gelu_tanh", "swiglu"), train={"train.tokens": 5120}, trials=1
+        )
+        remember(folder, asked)
+        while name == "killed":
+            controller = command(tmp_path / name)
+            # One more kill for every few trainings, so that the controls and what follows them are cut too.
+            enough = len(trainings(tmp_path / name)) + dice.randint(5, 8)
+            while controller.poll() is None and (kills >= 4 or len(trainings(tmp_path / name)) < enough):
+                time.sleep(0.01)
+            if controller.poll() is not None:
+                break
+            controller.kill()
+            controller.wait()
+            kills += 1
+        else:
+            assert run_study(folder, store, InlineExecutor(fakes.RUN)).complete
+        outcomes.append(outcome(folder))
+    assert controller.returncode == 0 and kills >= 3
+    assert outcomes[0] == outcomes[1]
+    assert {run["phase"] for run in folder.runs()} == {"tune", "replicate", "control", "budget", "confirm"}
 
 
 def test_workers_killed_at_random_moments_change_nothing(tmp_path):

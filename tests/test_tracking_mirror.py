@@ -264,6 +264,7 @@ def test_s37_online_without_an_answering_server_becomes_offline_within_seconds(
     folder = make_study(store)
     for seed in (1, 2):
         finished(store, folder, "pre", seed)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)

@@ -1,7 +1,9 @@
 """The mirror online: the real wandb against a server on loopback that keeps what it is sent."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_study import judged_study
+from test_tracking_mirror import command_of
+from tracking_study import curve, diverging_curve, judged_study, make_study, plan, train
+from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering, slowly
 
 from andrea.errors import StudyError
@@ -61,7 +65,8 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     store: RunStore, server: WandbServer, tmp_path: Path
 ) -> None:
     folder = judged_study(store)
-    assert mirrored(folder, store) == []
+    [line] = mirrored(folder, store)
+    assert line.startswith(f"W&B: {server.url}/me/andrea?nw=")
 
     assert len(server.runs) == 12
     assert {run.group for run in server.runs.values()} == {folder.path.name}
@@ -104,11 +109,19 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     )
 
     first, asked = server.state(), len(server.asked)
-    assert sync(folder, store, ONLINE) == 0
+    lines: list[str] = []
+    assert sync(folder, store, ONLINE, lines.append) == 0
+    assert lines == [line.replace("W&B", "W&B dashboard")]
     assert not [request for request in server.asked[asked:] if "UpsertBucket" in request], "nothing is sent again"
     there, other = elsewhere(store, tmp_path)
     assert sync(there, other, ONLINE) == 12
     assert server.state() == first
+
+    [open_run] = [run for run in folder.runs() if run["seed"] == 4]
+    train(store, open_run, curve())
+    assert sync(folder, store, ONLINE) == 2, "that run, and the table of outcomes"
+    assert (failed.state, len(failed.rows), failed.summary["reason"]) == ("finished", 5, "")
+    assert "failed" not in failed.tags
 
 
 @pytest.mark.slow
@@ -131,38 +144,95 @@ def test_plain_wandb_sync_of_the_offline_folders_gives_the_same_runs_and_rows(
     assert again["artifacts"] == sent["artifacts"]
 
 
+def small_study(store: RunStore) -> StudyFolder:
+    """Two whole runs of 21 rows and one that diverged."""
+    folder = make_study(store)
+    for seed in (1, 2):
+        train(store, plan(folder, "pre", seed), curve(steps=20))
+    train(store, plan(folder, "post", 1), diverging_curve(), outcome="diverged", loss=None)
+    return folder
+
+
+def assert_each_row_once(server: WandbServer) -> None:
+    """What a small study comes to on the server."""
+    assert sorted(run.state for run in server.runs.values()) == ["failed", "finished", "finished"]
+    for run in server.runs.values():
+        steps = [row["_step"] for row in run.rows]
+        assert steps == list(range(21 if run.state == "finished" else 4)), "no row is missing, none there twice"
+        assert run.summary["outcome"] == ("completed" if run.state == "finished" else "diverged")
+
+
+def torn(server: WandbServer) -> Callable[[str], int | None]:
+    """Trouble: the server dies in the middle of what it is sent, again and again."""
+    server.torn_after = 7
+    return lambda request: None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble",
-    [answering(500, "file_stream", after=3), answering(0, "file_stream", after=3), slowly(4, "file_stream")],
-    ids=["answers 500", "drops", "stalls"],
+    [
+        lambda server: answering(500, "file_stream", after=3),
+        lambda server: answering(0, "file_stream", after=3),
+        lambda server: slowly(4, "file_stream"),
+        torn,
+    ],
+    ids=["answers 500", "drops", "stalls", "dies"],
 )
 def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     store: RunStore,
     server: WandbServer,
     monkeypatch: pytest.MonkeyPatch,
-    trouble: Callable[[str], int | None],
+    trouble: Callable[[WandbServer], Callable[[str], int | None]],
 ) -> None:
     monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "1.5")
-    folder = judged_study(store)
+    folder = small_study(store)
     before = {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")}
-    begun = time.monotonic()
-    with server.in_trouble(trouble):
-        lines = mirrored(folder, store)
-    assert time.monotonic() - begun < 40
-    assert len(lines) == 1
-    assert f"andrea sync {folder.path.name} --wandb online" in lines[0]
+    with server.in_trouble(trouble(server)):
+        [line] = mirrored(folder, store)
+    assert f"andrea sync {folder.path.name} --wandb online" in line
     assert {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")} == before
+    half_sent = set(server.runs)
+    assert len(half_sent) < 3
+    assert not half_sent & set(read_offline_runs(folder.path)), "a copy would be sent after the half that is there"
 
+    server.torn_after = None
     sync(folder, store, ONLINE)
-    assert len(server.runs) == 12
-    assert {run.state for run in server.runs.values()} == {"finished", "failed"}
-    for run in server.runs.values():
-        steps = [row["_step"] for row in run.rows]
-        assert steps == list(range(len(steps))), "no row is missing, none there twice"
-        whole = run.job_type != "report" and run.summary["outcome"] == "completed"
-        assert len(steps) == 5 if whole else len(steps) < 5
+    assert_each_row_once(server)
     assert not list(folder.path.glob("wandb/*run-*")), "what is published needs no copy"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["the mirror", "wandb's service"])
+def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
+    store: RunStore, server: WandbServer, victim: str
+) -> None:
+    folder = small_study(store)
+    server.torn_after = 7
+    mirror = Mirror(folder, store, ONLINE, warn=lambda line: None)
+    mirror.finished({}, {})
+    wait_until(lambda: any(len(run.lines) == 7 for run in server.runs.values()))
+    assert mirror._process is not None
+    os.kill(mirror._process.pid if victim == "the mirror" else service_of(mirror._process.pid), signal.SIGKILL)
+    server.torn_after = None
+    mirror.close()
+    with Mirror(folder, store, ONLINE, warn=lambda line: None):
+        pass
+    sync(folder, store, ONLINE)
+    assert_each_row_once(server)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def service_of(pid: int) -> int:
+    """The process of wandb's that serves this one."""
+    [found] = [p for p in Path("/proc").glob("[0-9]*") if f"--pid {pid} " in command_of(p.name)]
+    return int(found.name)
 
 
 def test_a_dashboard_is_built_without_a_network_and_always_the_same(store: RunStore) -> None:

@@ -66,6 +66,7 @@ def test_a_null_metric_and_a_nan_leave_their_row_and_reach_no_summary(store: Run
     assert run.history[3]["layers/mlp_rms"] == [2.0, 2.1]
     assert "final_loss" not in run.summary
     assert run.summary["outcome"] == "diverged"
+    assert run.summary["diverged_at_tokens"] == 2048
     assert run.exit_code == 1
     assert "diverged" in run.tags
     json.dumps([run.history, run.summary], allow_nan=False)
@@ -75,7 +76,8 @@ def test_the_summary_holds_what_is_compared_and_what_it_cost(store: RunStore) ->
     folder = make_study(store)
     run = project_run(folder, store, finished(store, folder, "pre", seed=1, stalled=True))
     assert run.summary["final_loss"] == 3.4
-    assert run.summary["stalled"] is True
+    assert (run.summary["best_loss"], run.summary["best_loss_at_tokens"]) == (3.5, 2048)
+    assert (run.summary["stalled"], run.summary["stalled_since_tokens"]) == (True, 2048)
     assert run.summary["parameters"] == 12_288
     assert run.summary["parameters.token_embedding"] == 12_288
     assert run.summary["flops"] == 1.5e12
@@ -101,6 +103,29 @@ def test_s67_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> 
     run = project_run(folder, store, planned)
     assert run.name == "trial=3 lr=0.01 train.weight_decay=0.1 seed=1"
     assert run.job_type == "trial"
+
+
+def test_a_control_is_named_by_what_it_is_and_is_a_curve_of_its_own(store: RunStore) -> None:
+    folder = make_study(store)
+    planned = {**plan(folder, "pre", seed=1, phase="control"), "why": "half tokens"}
+    train(store, planned, curve())
+    run = project_run(folder, store, planned)
+    assert (run.name, run.job_type) == ("pre half tokens lr=0.00316 seed=1", "control")
+    assert run.config["series"] == "pre · half tokens"
+    replicate = project_run(folder, store, finished(store, folder, "pre", seed=2))
+    assert replicate.config["series"] == "pre"
+
+
+def test_a_loss_on_the_tune_part_is_another_metric_than_one_on_the_verdict_part(store: RunStore) -> None:
+    folder = make_study(store)
+    tuned = plan(folder, "pre", seed=9, phase="tune")
+    train(store, tuned, curve(), eval_part="tune")
+    last = project_run(folder, store, tuned).history[-1]
+    assert (last["eval/tune_loss"], last["eval/tune_full_loss"]) == (3.5, pytest.approx(3.4))
+    assert "eval/loss" not in last
+    judged = project_run(folder, store, finished(store, folder, "pre", seed=1))
+    assert judged.history[-1]["eval/loss"] == 3.5
+    assert "final_tune_loss" not in judged.summary
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ class OfflineRun:
     config: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, list[str]] = field(default_factory=dict)
+    """The files of each."""
     axes: dict[str, str] = field(default_factory=dict)
     """Metric or glob of metrics, and the metric it is drawn over."""
     exit_code: int | None = None
@@ -92,6 +94,9 @@ def _apply(run: OfflineRun, record: Any) -> None:
         run.summary.update(_values(record.summary.update))
     elif kind == "metric":
         run.axes[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+    elif kind == "artifact":
+        contents = record.artifact.manifest.contents
+        run.artifacts[record.artifact.name] = sorted(entry.path for entry in contents)
     elif kind == "exit":
         run.exit_code = record.exit.exit_code
 

@@ -90,6 +90,8 @@ class WandbServer:
         """Every request in short, oldest first."""
         self.trouble: Callable[[str], int | None] = lambda request: None
         """Told each request; returns a status to answer with instead, 0 to drop the connection; may sleep."""
+        self.torn_after: int | None = None
+        """Keep so many rows of a request and answer 500, as a server does that dies in the middle."""
         self._made: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -157,7 +159,10 @@ class WandbServer:
         for name, part in (sent.get("files") or {}).items():
             content = [json.loads(line) for line in part["content"]] if name.endswith((".jsonl", ".json")) else []
             if name == "wandb-history.jsonl":
-                run.lines.update({part["offset"] + i: line for i, line in enumerate(content)})
+                kept = content[: self.torn_after]
+                run.lines.update({part["offset"] + i: line for i, line in enumerate(kept)})
+                if len(kept) < len(content):
+                    raise _Torn
             elif name == "wandb-summary.json":
                 run.summary = content[-1]
         if sent.get("complete"):
@@ -273,6 +278,10 @@ class WandbServer:
         return {"commitArtifact": {"artifact": {"id": v["artifactID"], "digest": made["digest"]}}}
 
 
+class _Torn(Exception):
+    """The server died while it wrote."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -298,7 +307,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        answer = {"error": "in trouble"} if status else self.answer(self.command, self.path, body)
+        try:
+            answer = {"error": "in trouble"} if status else self.answer(self.command, self.path, body)
+        except _Torn:
+            answer, status = {"error": "in trouble"}, 500
         content = json.dumps(answer).encode()
         with contextlib.suppress(OSError):  # the client may have been killed
             self.send_response(status or 200)

@@ -23,6 +23,7 @@ BOARD = {
     "low": "float, nats: lower end of the interval, simultaneous within the study's own family",
     "high": "float, nats: upper end",
     "level": "float: level of that interval",
+    "alpha": "float: of the study's protocol: its intervals hold together with 1 − alpha",
     "n": "int: pairs",
     "p": "float: paired t-test, unadjusted; NaN where the board shows no mean",
     "p_board": "float: the same, Holm-adjusted over all rows of the board; rows without p count as 1",
@@ -121,6 +122,7 @@ def _rows(study: Study) -> list[dict[str, Any]]:
         "factor": study.factor,
         "against": study.called(study.baseline or ""),
         "m": study.m,
+        "alpha": float(study.rules.get("alpha", 0.05)),
         "complete": study.complete,
         **under,
     }

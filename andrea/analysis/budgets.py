@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import notmatched, text
+from andrea.analysis import notmatched, text, words
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, Text, numbers
 
@@ -56,9 +56,10 @@ def _at_level(frame: pd.DataFrame) -> str:
 
 
 def equal(study: Study) -> list[Item]:
-    """The comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that budget; else n/a."""
+    """The comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that budget; else n/a. Nothing
+    where neither FLOPs nor time was asked for."""
     told = study.verdict.get("equal") or {}
-    if not told and not study.asked.get("equal"):
+    if not words.asked(study)["equal"]:
         return []
     rows = []
     for row in study.verdicts.to_dict("records"):
@@ -99,7 +100,7 @@ def _at_budget(study: Study, kind: str, arm: str, told: dict[str, Any]) -> dict[
     row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGETS[kind]}
     row |= dict.fromkeys(("tokens", "mean", "low", "high", "level", "n", "p"))
     if found is None or "na" in found:
-        waits = kind in (study.asked.get("equal") or [])
+        waits = kind in words.asked(study)["equal"]
         reason = (found or {}).get("na") or ("not trained yet" if waits else f"not asked for (--equal {kind})")
         return row | {"word": "n/a", "reason": reason}
     low, high = found.get("interval") or (None, None)

@@ -90,10 +90,9 @@ class Job:
         if not self.studies or len(self.studies) > 1:
             raise UserError(f"{script.path}: reports on one study; name one (`andrea status` lists them)")
         (folder,) = self.studies
+        require_there(folder)
         usual = script.path.stem in ("comparison", "sweep")
-        return load(folder, self.store), self.out or folder.path / (
-            "report" if usual else f"report-{script.path.stem}"
-        )
+        return load(folder, self.store), self.out or folder.path / ("report" if usual else f"report-{script.path.stem}")
 
 
 def make_report(
@@ -119,6 +118,20 @@ def make_run(
 ) -> list[Path]:
     """Write a report on one run, named by its id or the beginning of it; see `Job.make`."""
     return Job(store, script, run=run, out=out).make(formats)
+
+
+class Vanished(StudyError):
+    """A study that was there is not there any more."""
+
+
+def require_there(folder: StudyFolder) -> None:
+    """Make sure that a study that was found still is: its report would make a folder of it again.
+
+    Raises:
+        Vanished: it is gone.
+    """
+    if not folder.path.is_dir():
+        raise Vanished(f"{folder.path}: the study is gone; there is nothing to report on")
 
 
 def load_script(script: Path) -> Script:

@@ -7,6 +7,7 @@ import pandas as pd
 from andrea.analysis import text
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, Text, numbers
+from andrea.analysis.words import asked
 
 AGREES = {True: "agrees", False: "disagrees", None: "unknown"}
 """What `agrees` is called."""
@@ -36,11 +37,6 @@ def _columns(key: str, header: str) -> list[Column]:
         numbers("n", "pairs", text.count),
         Column("agrees", "agree"),
     ]
-
-
-def asked(study: Study) -> bool:
-    """Whether a confirmation was asked for."""
-    return bool(study.verdict.get("confirmation") or study.asked.get("confirm"))
 
 
 def table(study: Study) -> pd.DataFrame:
@@ -99,7 +95,9 @@ def sentence(study: Study) -> str:
     told = study.verdict.get("confirmation") or {}
     seeds = text.plural(len(told.get("seeds") or []), "fresh seed")
     if not told:
-        return "The confirmation is not there yet." if asked(study) and study.verdict else ""
+        return "The confirmation is not there yet." if asked(study)["confirm"] and study.verdict else ""
+    if all(verdict["verdict"] == "invalid" for verdict in study.verdict.get("verdicts") or []):
+        return ""
     if not told.get("complete", True):
         return f"The confirmation on {seeds} is not complete yet."
     groups: dict[bool | None, list[str]] = {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import figures, text, theme
+from andrea.analysis import figures, text, theme, words
 from andrea.analysis.chapters import labels
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Table, numbers
@@ -14,11 +14,11 @@ OUTCOMES = {True: "pass", False: "fail", None: "unknown"}
 NAMES = {
     "repeat": "repeat",
     "a_a": "A/A",
-    "ruler": "ruler, half the tokens",
-    "ruler_2x": "ruler, double the tokens",
+    "ruler": "ruler, ½ the tokens",
+    "ruler_2x": "ruler, 2× the tokens",
 }
 """The controls by their keys in verdict.json."""
-WHY = {"a_a": ("a/a",), "ruler": ("half tokens",), "ruler_2x": ("double tokens",), "repeat": ("repeat",)}
+WHY = {"repeat": "repeat", "a_a": "a/a", "ruler": "half tokens", "ruler_2x": "double tokens"}
 """By control, what its runs are called in the plan."""
 DONE = {
     "repeat": "one baseline run, trained once more",
@@ -73,7 +73,7 @@ def table(study: Study) -> pd.DataFrame:
     """One row per control that was asked for: key, control, outcome (pass, fail, unknown, missing), done, mean (nats;
     of the repeat its distance), low, high, n, p, reason, meaning."""
     told = study.verdict.get("controls") or {}
-    if not told and not study.asked.get("controls"):
+    if not words.asked(study)["controls"]:
         return pd.DataFrame()
     rows = [_row(study, key, told.get(key)) for key in NAMES if told.get(key) or (key != "ruler_2x" and not told)]
     frame = pd.DataFrame(rows)
@@ -85,7 +85,7 @@ def table(study: Study) -> pd.DataFrame:
 def _row(study: Study, key: str, found: dict[str, Any] | None) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "control": NAMES[key], "done": DONE[key]}
     if found is None:
-        runs = study.runs[(study.runs["phase"] == "control") & study.runs["why"].isin(WHY[key])]
+        runs = study.runs[(study.runs["phase"] == "control") & (study.runs["why"] == WHY[key])]
         ended = int((~runs["outcome"].isin(["failed", "running", "missing"])).sum())
         planned = f"{ended} of {text.plural(len(runs), 'run')} {'is' if ended == 1 else 'are'} done"
         reason = planned if len(runs) else "not planned yet: follows the replicates"

@@ -158,8 +158,9 @@ def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
     broken = np.concatenate([[0], np.cumsum(~finite)])
     first, last = np.searchsorted(at, since, side="right"), np.searchsorted(at, at, side="right")
     mean = np.where(broken[last] > broken[first], np.nan, mean)
-    # What is logged before the first token covers none and is what it is.
-    return run.assign(**{value: np.where(covered > 0, mean, told)}, width=int(width), covered=covered.astype("int64"))
+    # A window inside one record, and a record that covers no token, are what the record says.
+    alone = (since >= edges[:-1]) & (last - first <= 1)
+    return run.assign(**{value: np.where(alone, told, mean)}, width=int(width), covered=covered.astype("int64"))
 
 
 def _by_run(curves: pd.DataFrame, kind: str) -> Iterator[pd.DataFrame]:

@@ -32,8 +32,8 @@ def by_document(study: Study) -> pd.DataFrame:
     baseline), low, high (least and greatest seed), n (seeds). Only where every planned pair is whole."""
     pairs = study.differences
     whole = [arm for arm, mine in pairs.groupby("arm", sort=False) if mine["ok"].all()]
-    found = study.documents
-    found = found[(found["phase"] == "replicate") & found["loss"].notna()]
+    found = study.part("documents", ["arm", "seed", "document", "tokens", "loss"], phase="replicate")
+    found = found[found["loss"].notna()]
     base = found[found["arm"] == study.baseline][["seed", "document", "loss"]]
     both = found[found["arm"].isin(whole)].merge(base, on=["seed", "document"], suffixes=("", "_baseline"))
     both["difference"] = both["loss"] - both["loss_baseline"]

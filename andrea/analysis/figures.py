@@ -86,7 +86,13 @@ def _pairs(dots: pd.DataFrame, x: dict[str, Any], row: Any, arms: Sequence[str])
 
 
 def loss_curves(
-    curves: pd.DataFrame, runs: pd.DataFrame, arms: Sequence[str], title: str, *, difference: bool = False
+    curves: pd.DataFrame,
+    runs: pd.DataFrame,
+    arms: Sequence[str],
+    title: str,
+    *,
+    difference: bool = False,
+    smoothed: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Mean over seeds and the range between the seeds, at logged steps only; every seed as a thin line.
 
@@ -96,6 +102,7 @@ def loss_curves(
         arms: in the order of colours.
         title: of the vertical axis, with its unit.
         difference: the curves are differences: 0 is drawn and signs are shown.
+        smoothed: the same rows from `curves.smooth`: mean and range are theirs, every seed stays as logged.
     """
     drawn = lines.thin(curves)
     last = lines.ends(drawn, runs)
@@ -108,7 +115,8 @@ def loss_curves(
     numbered = drawn[["arm", "tokens", "loss"]].assign(run=pd.factorize(drawn["run_id"])[0])
     seeds = alt.Chart(data(numbered)).transform_filter(VISIBLE)
     thin = seeds.mark_line(strokeWidth=0.7, opacity=0.45, clip=True)
-    band, *line = _over_seeds(lines.over_seeds(drawn), x, y, title, arms, "+.4f" if difference else ".4f")
+    averaged = drawn if smoothed is None else smoothed[smoothed["tokens"].isin(drawn["tokens"].unique())]
+    band, *line = _over_seeds(lines.over_seeds(averaged), x, y, title, arms, "+.4f" if difference else ".4f")
     layers = [band, thin.encode(x=x, y=alt.Y("loss:Q", title=title), color=color(arms), detail="run:N"), *line]
     if difference:
         layers.insert(0, alt.Chart(data(pd.DataFrame({"mean": [0.0]}))).mark_rule().encode(y=y))

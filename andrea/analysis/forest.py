@@ -115,9 +115,9 @@ def _drawn(told: pd.DataFrame) -> pd.DataFrame:
 def _across(board: pd.DataFrame) -> dict[str, Any]:
     """The horizontal axis: linear, or where effects are of very different size logarithmic beyond the smallest m."""
     m = float(board["m"].min())
-    ends = pd.concat([board["low"], board["high"], board["mean"], board["m"], -board["m"]]).dropna()
+    ends = pd.concat([board["low"], board["high"], board["mean"], board["m"], -board["m"], pd.Series([0.0])]).dropna()
     title = ["difference to the baseline (nats)", "left is better"]
-    domain = near(min(float(ends.min()), 0.0), max(float(ends.max()), 0.0), 0.04)
+    domain = near(float(ends.min()), float(ends.max()), 0.04)
     if not stretched(board):
         scale = alt.Scale(domain=domain, nice=False)
         return {"scale": scale, "title": title, "axis": alt.Axis(format="+.3~f", tickCount=marks.FEW)}

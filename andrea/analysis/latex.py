@@ -2,8 +2,9 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
-from andrea.analysis.report import Report, Table
+from andrea.analysis.report import Cell, Report, Table
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -77,11 +78,13 @@ def escape(text: str) -> str:
 def table(item: Table) -> str:
     """One table: caption, label (`tab:<name>`), rules of booktabs; over 45 rows one that breaks over pages.
 
-    Needs `\\usepackage{booktabs,array,longtable,textcomp}`. Same cells as in every other format.
+    Needs `\\usepackage[T1]{fontenc}` and `\\usepackage{booktabs,array,longtable,textcomp}`. Same cells as in every
+    other format.
     """
-    rows = [[escape(cell.text) for cell in row] for row in item.rows()]
+    cells = item.rows()
+    rows = [[escape(cell.text) for cell in row] for row in cells]
     header = [rf"{escape(column.header)}" for column in item.columns]
-    spec = " ".join(_column(item, i) for i in range(len(item.columns)))
+    spec = " ".join(_column(item, cells, i) for i in range(len(item.columns)))
     title = rf"\caption{{{escape(item.caption)}}}\label{{tab:{item.name}}}"
     head = [r"\toprule", " & ".join(header) + r" \\", r"\midrule"] if any(header) else [r"\toprule"]
     body = [" & ".join(row) + r" \\" for row in rows]
@@ -98,7 +101,7 @@ def table(item: Table) -> str:
         ]
     else:
         lines = [
-            r"\begin{table}",
+            r"\begin{table}[htbp]",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
             title,
             rf"\begin{{tabular}}{{@{{}}{spec}@{{}}}}",
@@ -108,15 +111,16 @@ def table(item: Table) -> str:
             r"\end{tabular}",
             r"\end{table}",
         ]
-    return "\n".join(["% andrea; needs \\usepackage{booktabs,array,longtable,textcomp}", *lines]) + "\n"
+    needs = r"% andrea; needs \usepackage[T1]{fontenc} and \usepackage{booktabs,array,longtable,textcomp}"
+    return "\n".join([needs, *lines]) + "\n"
 
 
-def _column(item: Table, at: int) -> str:
+def _column(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
     """How a column is set: numbers right, short text left, long text in lines of a share of the width."""
     column = item.columns[at]
     if column.numeric:
         return "r"
-    longest = [max([len(row[i].text) for row in item.rows()] + [len(c.header)]) for i, c in enumerate(item.columns)]
+    longest = [max([len(row[i].text) for row in cells] + [len(c.header)]) for i, c in enumerate(item.columns)]
     if longest[at] <= _WIDE:
         return "l"
     fixed = sum(n for n, c in zip(longest, item.columns, strict=True) if c.numeric or n <= _WIDE)
@@ -133,6 +137,7 @@ def document(report: Report) -> str:
         "\\documentclass[10pt]{article}\n"
         "\\usepackage[a4paper,landscape,margin=15mm]{geometry}\n"
         "\\usepackage[T1]{fontenc}\n"
+        "\\IfFileExists{lmodern.sty}{\\usepackage{lmodern}}{}\n"
         "\\usepackage{booktabs,array,longtable,textcomp}\n"
         f"\\title{{{escape(report.question)}}}\n"
         f"\\author{{{escape(report.title)}}}\n"

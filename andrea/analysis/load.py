@@ -19,6 +19,7 @@ from andrea.analysis.judged import EFFECTS as EFFECTS
 from andrea.analysis.judged import VERDICTS as VERDICTS
 from andrea.analysis.runview import RunView as RunView
 from andrea.analysis.runview import load_run as load_run
+from andrea.analysis.runview import opened
 from andrea.analysis.text import listing
 from andrea.analysis.verdicts import Row, arm_names, baseline_name, effect_rows, level_label, verdict_rows
 from andrea.errors import StudyError, warn
@@ -135,6 +136,11 @@ class Study:
         return list(found.values())
 
     @property
+    def store(self) -> RunStore:
+        """The store that its runs lie in."""
+        return self.logged.store
+
+    @property
     def name(self) -> str:
         """The study's bare name."""
         return str(self.about.get("name") or self.path.name)
@@ -240,7 +246,7 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         UserError: there is no such study, or no such store.
         StudyError: the folder has no readable protocol.yaml.
     """
-    folder, opened = _found(study, store)
+    folder, there = _found(study, store)
     protocol, resolved = folder.protocol(), folder.read("resolved.json") or {}
     planned = folder.runs()
     return Study(
@@ -251,12 +257,12 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         choices=folder.read("choices.json") or {},
         verdict=folder.read("verdict.json") or {},
         best=folder.read("best.json") or {},
-        corpus=_corpus(opened, resolved),
+        corpus=_corpus(there, resolved),
         live=folder.live,
         speed=read_mapping(folder.path / "speed.json") or {},
         asked=read_mapping(folder.path / "asked.json") or {},
         planned=planned,
-        logged=Runs(opened, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))),
+        logged=Runs(there, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))),
         judged=verdict_rows(folder),
         effects=judged.effects(effect_rows(folder)),
     )
@@ -269,21 +275,17 @@ def _found(study: StudyFolder | str | Path, store: RunStore | str | Path | None)
         folder = StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
     if store is None:
         store = folder.path.parents[1] if folder else RUNS_FOLDER
-    opened = _opened(store)
-    return folder or find(opened, str(study)), opened
-
-
-def _opened(store: RunStore | str | Path) -> RunStore:
-    return store if isinstance(store, RunStore) else RunStore(Path(store), create=False)
+    there = opened(store)
+    return folder or find(there, str(study)), there
 
 
 def load_all(store: RunStore | str | Path = RUNS_FOLDER) -> list[Study]:
     """Every study of a store, oldest first; of one that is damaged it only warns."""
-    opened = _opened(store)
+    there = opened(store)
     found = []
-    for folder in studies(opened):
+    for folder in studies(there):
         try:
-            found.append(load(folder, opened))
+            found.append(load(folder, there))
         except StudyError as error:
             warn(str(error))
     return found

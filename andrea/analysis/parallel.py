@@ -79,7 +79,7 @@ def _layers(drawn: pd.DataFrame, ticks: pd.DataFrame, axes: Sequence[str]) -> li
     followed = {"param": "over", "empty": False}  # nothing pointed at: no line stands out
     # The best quarter is seen through the others, and drawn over them.
     strength = alt.Opacity(
-        "arm:N",
+        "arm:O",  # an order, or Vega-Lite warns
         scale=alt.Scale(domain=list(GROUPS), range=[0.9, 0.35, 0.6]),
         legend=None,
         condition={**followed, "value": 1},
@@ -101,7 +101,8 @@ def _layers(drawn: pd.DataFrame, ticks: pd.DataFrame, axes: Sequence[str]) -> li
     label = alt.Chart(data(ticks)).encode(x=x, y=y, text="tick:N")
     at: dict[str, Any] = {"align": "left", "dx": 7, "fontSize": 11}
     halo = label.mark_text(**at, color=theme.var("paper"), stroke=theme.var("paper"), strokeWidth=4, opacity=0.8)
-    return [line, dots.add_params(over), halo, label.mark_text(**at, color=theme.var("ink"))]
+    # The marks come last: what lies over them would keep the pointer from them.
+    return [line, halo, label.mark_text(**at, color=theme.var("ink")), dots.add_params(over)]
 
 
 def _colors() -> list[str]:

@@ -55,14 +55,13 @@ def html(report: Report, folder: Path, drawings: Mapping[str, str], refresh: int
         drawings: of `drawn`.
         refresh: seconds after which the page loads itself again; 0 for never.
     """
-    bundle = _scripts()
     specs = {figure.name: {**figure.spec, "width": "container"} for figure in report.figures()}
     template = environment(folder).get_template("report.html.j2")
     page = template.render(
         report=report,
-        bundle=bundle,
+        bundle=_scripts() if specs else "",
         specs=specs,
-        drawings=drawings,
+        drawings={name: drawing.replace("<svg ", '<svg aria-hidden="true" ', 1) for name, drawing in drawings.items()},
         variables=theme.stylesheet(),
         refresh=_REFRESH.format(refresh) if refresh else "",
     )

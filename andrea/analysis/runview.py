@@ -74,12 +74,18 @@ class RunView:
         return frames.part(self._logged, [self.row], table)
 
 
-def load_run(store: RunStore, run_id: str) -> RunView:
+def opened(store: RunStore | str | Path) -> RunStore:
+    """The store, or the one in this runs folder, without making anything."""
+    return store if isinstance(store, RunStore) else RunStore(Path(store), create=False)
+
+
+def load_run(store: RunStore | str | Path, run_id: str) -> RunView:
     """One run by its id or the beginning of it.
 
     Raises:
         UserError: no run's id begins so, or several do, or fewer than six hexadecimal digits are given.
     """
+    store = opened(store)
     run_id = resolve(store, run_id)
     path = store.current(run_id)
     if path is None:

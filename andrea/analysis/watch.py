@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from andrea.analysis.build import Job
+from andrea.analysis.build import Job, require_there
 from andrea.analysis.render import settle
-from andrea.errors import AndreaError, StudyError, UserError, reason
+from andrea.errors import AndreaError, UserError, reason
 from andrea.store.studies import StudyFolder, studies
 
 POLL = 2.0
@@ -46,8 +46,7 @@ class Watched:
             return []
         found = studies(self.job.store) if self.job.studies is None else list(self.job.studies)
         for folder in found:
-            if not folder.path.is_dir():
-                raise Vanished(f"{folder.path}: the study is gone; its report is not built any more")
+            require_there(folder)
         return found
 
     def complete(self) -> bool:
@@ -73,10 +72,6 @@ class Watched:
             current = store.current(run_id)
             told.append((run_id, _stamp(current / "metrics.jsonl") if current else None, store.lease(run_id) is None))
         return (len(self.done), *told)
-
-
-class Vanished(StudyError):
-    """What is being watched is not there any more."""
 
 
 def watch(watched: Sequence[Watched], say: Callable[[str], None], complain: Callable[[str], None]) -> None:

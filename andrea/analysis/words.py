@@ -77,6 +77,16 @@ def _clause(study: Study, row: dict[Any, Any]) -> str:
     return f"{arm} cannot be judged ({row['reason']})"
 
 
+def asked(study: Study) -> dict[str, Any]:
+    """What was asked beside the question: controls, confirm (bools), equal (budgets).
+
+    What was judged was asked, whatever became of the file that says so: a control that failed cannot be dropped with it.
+    """
+    now, judged = study.asked, study.verdict.get("asked") or {}
+    told: dict[str, Any] = {key: bool(now.get(key) or judged.get(key)) for key in ("controls", "confirm")}
+    return told | {"equal": list(dict.fromkeys([*(judged.get("equal") or []), *(now.get("equal") or [])]))}
+
+
 def notes(study: Study) -> list[str]:
     """What the verdict table has no room for, a line for the arms of which the same is to be said."""
     said: dict[str, list[str]] = {}
@@ -92,15 +102,15 @@ def notes(study: Study) -> list[str]:
 
 def not_done(study: Study) -> list[str]:
     """What the study was not asked for, so that a reader does not look for it, and how it is asked for."""
-    lines, asked, judged = [], study.asked, study.verdict
-    if not judged.get("controls") and not asked.get("controls"):
+    lines, wanted, judged = [], asked(study), study.verdict
+    if not wanted["controls"]:
         lines.append(
             "Controls (--controls): one run repeated, the baseline with other initial weights, which must change "
             "nothing, and on half the tokens, which must show. Without them no effect is told in tokens."
         )
-    if not judged.get("confirmation") and not asked.get("confirm"):
+    if not wanted["confirm"]:
         lines.append("A confirmation (--confirm): the verdict again, from fresh seeds alone.")
-    if not judged.get("equal") and not asked.get("equal"):
+    if not wanted["equal"]:
         lines.append(
             "Equal FLOPs, equal time (--equal flops,time): arms trained to budgets at which all cost the same. At "
             "equal tokens a dearer arm has had more computation."

@@ -8,7 +8,10 @@ EXAMPLES = examples(
     "andrea ablate norm-placement --dry-run                  arms, runs, FLOPs and time; starts nothing",
     "andrea ablate mine.yaml --set data.source=text:book.txt --tokens 1000000",
     "andrea ablate activation --seeds 8 --slots 4 --json > verdicts.json",
-    "The same command given again resumes; other options make another study.",
+    "andrea ablate norm-placement --controls                 also runs whose outcome is known beforehand",
+    "andrea ablate norm-placement --confirm                  also a second block of seeds, judged alone",
+    "The same command given again resumes; --controls, --confirm and --equal add to a study that is there, and stay",
+    "asked; other options make another study.",
 )
 
 ablate = starter(

@@ -1,6 +1,6 @@
 """What stands beside the verdicts in the terminal: controls, the confirmation, tokens saved, equal budgets."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from andrea.analysis.text import count, interval, signed
@@ -18,11 +18,13 @@ def confirmation(verdict: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if not told["complete"]:
         return {found["arm"]: "not done" for found in told["verdicts"]}
-    agrees = {True: "agrees", False: "does not agree", None: ""}
     said = {}
     for found in told["verdicts"]:
+        agrees = told["agrees"][found["arm"]]
         word = found["verdict"] + ("" if found["mean"] is None else f" {signed(found['mean'])}")
-        said[found["arm"]] = ", ".join(part for part in (word, agrees[told["agrees"][found["arm"]]]) if part)
+        said[found["arm"]] = (
+            f"{word}, {'agrees' if agrees else 'does not agree'}" if agrees is not None else "not trained"
+        )
     return said
 
 
@@ -38,14 +40,20 @@ def beside(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
 
 def _controls(verdict: Mapping[str, Any]) -> list[str]:
     told = verdict.get("controls") or {}
-    rows = [[name, ENDED[told[key]["ok"]], told[key]["reason"]] for key, name in CONTROLS.items() if told.get(key)]
+    rows = [
+        [name, _ended(key, told[key]["ok"]), told[key]["reason"]] for key, name in CONTROLS.items() if told.get(key)
+    ]
     return ["", table(rows, ("control", "", "what came out"))] if rows else []
 
 
+def _ended(key: str, ok: bool | None) -> str:
+    # The longer ruler voids nothing: without it improvements are not told in tokens.
+    return "not seen" if key == "ruler_2x" and ok is False else ENDED[ok]
+
+
 def _saved(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
-    lines = []
-    for arm, told in (verdict.get("tokens_saved") or {}).items():
-        lines.append(f"{called.get(arm, arm)}: {saved_in_words(told)}")
+    told = verdict.get("tokens_saved") or {}
+    lines = by_note((called.get(arm, arm), saved_in_words(saved)) for arm, saved in told.items())
     return ["", *lines] if lines else []
 
 
@@ -62,14 +70,14 @@ def saved_in_words(told: Mapping[str, Any]) -> str:
 
 def _equal(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
     """A table of what was trained at equal cost, and a line for every arm that was not."""
-    rows, lines = [], []
+    rows, notes = [], []
     for kind, arms in (verdict.get("equal") or {}).items():
         if kind not in (verdict.get("asked") or {}).get("equal", []):
             continue
         for arm, told in arms.items():
             name = called.get(arm, arm)
             if "na" in told:
-                lines.append(f"{name} at equal {kind}: {told['na']}")
+                notes.append((name, f"at equal {kind} n/a: {told['na']}"))
                 continue
             word = f"{told['word']} ({told['cause']})" if told["cause"] else told["word"]
             within = interval(*(told["interval"] or (None, None)))
@@ -77,4 +85,12 @@ def _equal(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:
                 [f"{name} at equal {kind}", word, signed(told["mean"]), within, told["n"], count(told["tokens"])]
             )
     header = ("arm", "verdict", "difference", "interval", "n", "tokens")
-    return [*(["", table(rows, header, right=(2, 4, 5))] if rows else []), *(["", *lines] if lines else [])]
+    return [*(["", table(rows, header, right=(2, 4, 5))] if rows else []), *(["", *by_note(notes)] if notes else [])]
+
+
+def by_note(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for every note, after the names of all that it is about."""
+    about: dict[str, list[str]] = {}
+    for name, note in pairs:
+        about.setdefault(note, []).append(name)
+    return [f"{'; '.join(dict.fromkeys(names))}: {note}" for note, names in about.items()]

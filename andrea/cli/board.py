@@ -22,12 +22,18 @@ class Job:
     tokens_per_s: float | None = None
 
     def share(self, budget: int) -> float:
-        """Part of the run's tokens that is trained, 0 to 1."""
-        return min(1.0, self.tokens / budget) if budget else 0.0
+        """Part of the run's tokens that is trained, 0 to 1.
+
+        Args:
+            budget: tokens of a run, where it has none of its own, as a ruler has.
+        """
+        own = self.run.get("tokens", budget)
+        return min(1.0, self.tokens / own) if own else 0.0
 
     def own_share(self, budget: int) -> float:
         """The part of it that was trained since its first report."""
-        return min(1.0, (self.tokens - (self.before or 0)) / budget) if budget else 0.0
+        own = self.run.get("tokens", budget)
+        return min(1.0, (self.tokens - (self.before or 0)) / own) if own else 0.0
 
 
 class Board:

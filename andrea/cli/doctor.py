@@ -101,10 +101,12 @@ def _runs_folder(runs: Path) -> list[dict[str, str]]:
 
 def _wandb() -> list[dict[str, str]]:
     from andrea.errors import UserError
-    from andrea.tracking.mirror import resolve_mode
+    from andrea.tracking.mirror import resolve_destination, resolve_mode
 
     try:
-        return [_row("ok", "W&B mode", resolve_mode(None))]
+        mode = resolve_mode(None)
+        where = "" if mode == "off" else f", project {resolve_destination(mode).project}"
+        return [_row("ok", "W&B mode", f"{mode}{where}")]
     except UserError as error:
         return [_row("missing", "W&B mode", error)]
 

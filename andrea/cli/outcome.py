@@ -4,12 +4,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from andrea.analysis.text import NOTHING, count, loss
-from andrea.cli.beside import beside, confirmation
+from andrea.cli.beside import beside, by_note, confirmation
 from andrea.cli.options import DEFAULT_RUNS
 from andrea.cli.output import parameter, table
 
@@ -56,7 +56,7 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
     columns = (*COLUMNS, *(("confirmation",) if again else ()))
     rows = [[row[column] for column in columns] for row in verdicts]
     # Notes are sentences: beside the table they would wrap in the middle of it.
-    notes = _by_note((row["arm"], row["note"]) for row in verdicts if row["note"])
+    notes = by_note((row["arm"], row["note"]) for row in verdicts if row["note"])
     if judged.get("exploratory"):
         notes.append(EXPLORATORY)
     lines = [table(rows, columns, right=(2, 4)), _rules(folder)]
@@ -64,16 +64,8 @@ def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
         lines += ["", table([[row[column] for column in EFFECTS] for row in effects], EFFECTS, right=(2, 4))]
         told = {row["note"] for row in verdicts}
         bare = [row for row in effects if row["difference"] == NOTHING and row["note"] not in told]
-        notes += _by_note((row["effect"], row["note"]) for row in bare)
+        notes += by_note((row["effect"], row["note"]) for row in bare)
     return "\n".join([*lines, *beside(judged, called), *([""] if notes else []), *notes])
-
-
-def _by_note(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for every note, after the names of all that it is about."""
-    about: dict[str, list[str]] = {}
-    for name, note in pairs:
-        about.setdefault(note, []).append(name)
-    return [f"{'; '.join(dict.fromkeys(names))}: {note}" for note, names in about.items()]
 
 
 def _rules(folder: "StudyFolder") -> str:

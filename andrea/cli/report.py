@@ -105,11 +105,8 @@ def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -
         chosen = tuple(folder for _, folder in found) or None
         return {script.stem: Job(reading(runs), script, chosen, out=out)}
     if not names:
-        what = "ID of a run" if takes == "run" else "STUDY"
-        raise UserError(
-            f"andrea report: name a {what}; `andrea status` lists studies and runs (kinds that report on all "
-            "studies, as leaderboard, need none)"
-        )
+        what = "a run by the beginning of its id" if takes == "run" else "a study (`andrea status` lists them)"
+        raise UserError(f"andrea report: name {what}; only kinds that report on all studies, as leaderboard, need none")
     made = {}
     for store, folder in found:
         which = script or find("reports", report_kind(folder))

@@ -67,10 +67,10 @@ def sync(
     if online and wandb == "offline":
         raise UserError("--online and --wandb offline say different things; give one of them")
     mode = resolve_mode("online" if online else wandb)
+    store, subject = _found(runs, study)
     if mode == "off":
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
     to = resolve_destination(mode, project, entity, tags)
-    store, subject = _found(runs, study)
     if dry_run:
         answer = _planned(store, subject, to)
         print_json(answer) if as_json else typer.echo(_as_text(answer))

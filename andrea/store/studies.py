@@ -113,7 +113,7 @@ class StudyFolder:
         write_json(self.path / name, value)
 
     def runs(self) -> list[dict[str, Any]]:
-        """The planned runs in order: run_id, arm, phase (tune, replicate), why, lr, seed, trial, generation."""
+        """The planned runs in order: run_id, arm, phase (tune, replicate, control, …), why, lr, seed, trial, …"""
         return read_lines(self.path / "runs.jsonl")
 
     def mend_runs(self) -> None:

@@ -45,9 +45,13 @@ def to_train(
         recorded: what earlier commands have planned: its tokens stay, whatever a later measurement says.
     """
     found = {run["arm"]: int(run["tokens"]) for run in recorded}
-    if not found:
+    # Fewer lines than whole seeds: a kill came while they were written, and other arms may be missing.
+    if not recorded or len(recorded) < len(found) * record.study.protocol.seeds:
         equal = speeds.equal_tokens(record.study, speed, kind)
-        found = {arm: equal[arm] for arm in record.others if not why_not(record.study, kind, speed, arm)}
+        known, found = found, {}
+        for arm in record.others:
+            if arm in known or not why_not(record.study, kind, speed, arm):
+                found[arm] = known.get(arm) or equal[arm]
     return {arm: count for arm, count in found.items() if record.choices[arm]["lr"] is not None}
 
 
@@ -79,9 +83,29 @@ def why_not(study: FrozenStudy, kind: Budget, speed: Mapping[str, Any] | None, a
     same = speeds.equal_tokens(study, speed, kind)[arm] == schedule.steps(own) * schedule.batch_tokens(own)
     if abs(ratio - 1) <= TOLERANCE or same:
         within = "within 1 %" if abs(ratio - 1) <= TOLERANCE else "within half a batch"
-        said = f"its training costs what the baseline's does, {within} ({ratio - 1:+.1%})"
+        said = f"its training costs what the baseline's does, {within} ({_than(ratio)})"
         return f"{said}: the main comparison is at equal {kind}"
+    low, high = _measured_span(configs, str(study.baseline), speed, arm) if kind == "time" else (ratio, ratio)
+    if low <= 1 <= high:
+        seen = f"× {ratio:.3f} [{low:.3f}, {high:.3f}]"
+        said = f"its training was not seen to take another time than the baseline's ({seen})"
+        return f"{said}: the main comparison is at equal {kind} as far as was measured"
     return ""
+
+
+def _than(ratio: float) -> str:
+    share = f"{abs(ratio - 1):.1%}".replace("%", " %")
+    return "the same" if ratio == 1 else f"{share} {'more' if ratio > 1 else 'less'}"
+
+
+def _measured_span(
+    configs: Mapping[str, RunConfig], baseline: str, speed: Mapping[str, Any] | None, arm: str
+) -> tuple[float, float]:
+    """The interval of the ratio of times; where too few rounds gave none, the ratio itself."""
+    told = (speed or {})["ratio"][arm]
+    steps = schedule.steps(configs[arm]) / schedule.steps(configs[baseline])
+    ends = [told["ratio"] if told.get(end) is None else told[end] for end in ("low", "high")]
+    return ends[0] * steps, ends[1] * steps
 
 
 def outcomes(

@@ -1,25 +1,30 @@
 """What describes the arms of a study beside their verdicts: how often they fail to train, how much they depend on the
 rate, how far the effect strays over documents. None of it decides anything."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.study.record import Record, replicate
 from andrea.study.tuning import CAP, is_good
-from andrea.verdict.documents import over_documents
+from andrea.verdict.documents import Documents, over_documents
 from andrea.verdict.rates import Point
+from andrea.verdict.records import Verdict
 from andrea.verdict.seeds import replication_seed
 from andrea.verdict.sensitivity import capped, common_grid, sensitivity
 from andrea.verdict.stability import rates
 
 
-def described(record: Record) -> dict[str, Any]:
-    """`stability`, `sensitivity` and `documents` of verdict.json, by arm."""
+def described(record: Record, judged: Sequence[Verdict]) -> dict[str, Any]:
+    """`stability`, `sensitivity` and `documents` of verdict.json, by arm.
+
+    Args:
+        judged: the verdicts on all arms but the baseline.
+    """
     grid = common_grid([record.choices[arm]["grid"] for arm in record.study.arms])
     return {
         "stability": {arm: _stability(record, arm) for arm in record.study.arms},
         "sensitivity": {arm: sensitivity(_points(record, arm), grid).to_dict() for arm in record.study.arms},
-        "documents": _documents(record),
+        "documents": _documents(record, judged),
     }
 
 
@@ -42,14 +47,21 @@ def _points(record: Record, arm: str) -> list[Point]:
     return found
 
 
-def _documents(record: Record) -> dict[str, Any]:
-    """Only from pairs that are all whole: what survived is a selection here too."""
+def _documents(record: Record, judged: Sequence[Verdict]) -> dict[str, Any]:
+    """Only of verdicts with a mean: what survived is a selection here too, and what is invalid is so for all texts."""
     baseline, found = _losses(record, record.baseline), {}
-    for arm in record.others:
-        ours = _losses(record, arm)
-        whole = min(len(ours), len(baseline)) == record.study.protocol.seeds
-        found[arm] = over_documents(ours if whole else {}, baseline if whole else {}).to_dict()
+    for verdict in judged:
+        if verdict.mean is None:
+            told = Documents(0, None, None, reason=without_effect(verdict))
+        else:
+            told = over_documents(_losses(record, verdict.arm), baseline)
+        found[verdict.arm] = told.to_dict()
     return found
+
+
+def without_effect(verdict: Verdict) -> str:
+    """Why there is no effect that could be told in other ways."""
+    return f"the verdict is {verdict}" if verdict.verdict == "invalid" else "some planned pair is not whole"
 
 
 def _losses(record: Record, arm: str) -> dict[int, Mapping[str, tuple[int, float]]]:

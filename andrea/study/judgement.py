@@ -6,14 +6,14 @@ from typing import Any
 from andrea.store.versions import installed
 from andrea.study import budgets, confirm, controls, speed
 from andrea.study.asked import Asked, asked_of
-from andrea.study.describe import described
+from andrea.study.describe import described, without_effect
 from andrea.study.events import Run
 from andrea.study.frozen import FrozenStudy
 from andrea.study.record import Record
 from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge, summarise
-from andrea.verdict.records import METHOD
-from andrea.verdict.rulers import tokens_saved
+from andrea.verdict.records import METHOD, Verdict
+from andrea.verdict.rulers import Saved, tokens_saved
 from andrea.verdict.seeds import replication_seed
 
 
@@ -42,12 +42,12 @@ def verdicts(
     found["baseline"] = summarise(baseline, seeds).to_dict()
     if controlled is not None:
         found["controls"] = controlled
-        found["tokens_saved"] = _tokens_saved(record, controlled)
+        found["tokens_saved"] = _tokens_saved(record, controlled, judged)
     if asked.confirm:
         found["confirmation"] = confirm.outcome(record, first, ruling)
     measured = speed.read(study.folder, study) if "time" in asked.equal else None
     found["equal"] = budgets.outcomes(record, asked, measured, ruling)
-    found |= described(record)
+    found |= described(record, judged)
     return {
         **found,
         "method": METHOD,
@@ -72,24 +72,20 @@ def _planned(record: Record, asked: Asked, measured: Mapping[str, Any] | None) -
     )
 
 
-def _tokens_saved(record: Record, controlled: Mapping[str, Any]) -> dict[str, Any]:
-    """Every arm's effect in tokens of the baseline, as far as the rulers reach; none where controls void verdicts."""
-    protocol, seeds = record.study.protocol, record.study.protocol.seeds
-    level = protocol.alpha / len(record.others)
-    rulers = [_by_seed(controlled[name]) for name in ("ruler", "ruler_2x")]
-    budget = controls.baseline_tokens(record.study)
-    own, found = record.replicates(record.baseline), {}
-    for arm in record.others:
-        theirs = record.replicates(arm)
-        pairs = {
-            seed: float(run.loss or 0.0) - float(own[seed].loss or 0.0)
-            for seed, run in theirs.items()
-            if run.good and seed in own and own[seed].good
-        }
-        saved = tokens_saved(pairs, rulers[0] or {}, rulers[1], level, budget=budget).to_dict()
-        if len(pairs) < seeds:
-            saved |= {"saved": None, "interval": None, "tokens": None, "reason": "some planned pair is not whole"}
-        found[arm] = saved
+def _tokens_saved(
+    record: Record, controlled: Mapping[str, Any], judged: Sequence[Verdict]
+) -> dict[str, dict[str, Any]]:
+    """Every arm's effect in tokens of the baseline, as far as the rulers reach; of a verdict without a mean none."""
+    level = record.study.protocol.alpha / len(judged)
+    half, double = _by_seed(controlled["ruler"]), _by_seed(controlled["ruler_2x"])
+    budget, found = controls.baseline_tokens(record.study), {}
+    for verdict in judged:
+        pairs = {pair.seed: pair.difference for pair in verdict.differences}
+        if verdict.mean is None:
+            saved = Saved(None, None, 1 - level, len(pairs), without_effect(verdict))
+        else:
+            saved = tokens_saved(pairs, half or {}, double, level, budget=budget)
+        found[verdict.arm] = saved.to_dict()
     return found
 
 

@@ -20,7 +20,7 @@ from andrea.study.frozen import FrozenStudy
 FILE, LOG = "speed.json", "speed.log"
 MEASURING = "andrea.training.speed:speed_job"
 BUDGET_S = 15.0
-"""Seconds for the rounds; large arms take longer, nine rounds of a step each."""
+"""Seconds for the rounds; large arms take longer: nine rounds of a step each."""
 FORMAT = 1
 SURE = 0.05
 """Half the width of an interval, as a share of the ratio, that is not remarked upon."""

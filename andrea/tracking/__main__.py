@@ -1,8 +1,8 @@
 """The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is JSON.
 
 Lines on stdin: `look` (a run has finished), `close` (write the rest and end). Lines on stdout are for the user.
-The end of stdin without `close` means that the controller was killed: this process then ends at once, and the
-next mirror clears away what it left.
+The end of stdin means that the controller was killed: this process then ends at once, and the next mirror clears
+away what it left.
 """
 
 import json
@@ -33,8 +33,7 @@ class _Orders(threading.Thread):
         for line in sys.stdin:
             self.closing = self.closing or line.strip() == "close"
             self.wake.set()
-        if not self.closing:
-            os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
+        os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
 
 
 def _say(line: str) -> None:
@@ -66,7 +65,9 @@ def main(order: str) -> None:
                 if closing:
                     break
             writer.write_study()
-            writer.write_dashboard()
+            address = writer.write_dashboard()
+            if address:
+                _say(f"W&B: {address}")
             end_service()
     except UserError as error:
         _say(f"W&B: {error}")

@@ -89,7 +89,9 @@ def sync(
         try:
             writer = Writer(subject, store, to, say, background=False)
             written = writer.write_pending(progress, failed=True) + writer.write_study(checkpoint=checkpoint)
-            writer.write_dashboard()
+            address = writer.write_dashboard()
+            if address:
+                say(f"W&B dashboard: {address}")
         finally:
             end_service()
     if writer.failed:
@@ -212,8 +214,6 @@ class Mirror:
             self._ended = True
             return
         process = self._tell(b"close\n")
-        assert process.stdin is not None
-        process.stdin.close()
         try:
             status = process.wait(wait_s)
         except subprocess.TimeoutExpired:

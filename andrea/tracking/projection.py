@@ -18,6 +18,7 @@ AXES = ("step", "train/*", "eval/*", "layers/*")
 ON_TUNE_PART = {"loss": "tune_loss", "bpb": "tune_bpb", "full_loss": "tune_full_loss", "full_bpb": "tune_full_bpb"}
 """A loss on the tune part of the text is another metric than one on the verdict part, and has a name of its own."""
 LAYER_METRICS = ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")
+NAMED_BY_WHY = ("control", "budget")
 ENDED_WELL = ("completed", "stopped", "pruned")
 LONGEST_TAG = 64
 
@@ -68,10 +69,13 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
 
 def _name(planned: Mapping[str, Any]) -> str:
     """Every value stands behind its key, so that two runs never share a name by accident."""
-    settings = {"lr": planned.get("lr"), **(planned.get("params") or {}), "seed": planned.get("seed")}
+    varied = {key: value for key, value in (planned.get("params") or {}).items() if key != "train.lr"}
+    settings = {"lr": planned.get("lr"), **varied, "seed": planned.get("seed")}
     parts = [planned["arm"]] if planned.get("arm") else []
     if planned.get("phase") == "trial" and planned.get("trial") is not None:
         parts.append(f"trial={planned['trial']}")
+    if planned.get("phase") in NAMED_BY_WHY:
+        parts.append(_what(planned))
     return " ".join([*parts, *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None)])
 
 
@@ -115,8 +119,13 @@ def short(setting: str) -> str:
 
 def series(planned: Mapping[str, Any]) -> str:
     """What a run is one of in a curve with a band: its arm, or, outside replication, its arm in that phase."""
-    arm, phase = str(planned.get("arm") or ""), str(planned.get("phase") or "")
-    return arm if phase == "replicate" else " · ".join(filter(None, [arm, phase]))
+    arm, what = str(planned.get("arm") or ""), _what(planned)
+    return arm if what == "replicate" else " · ".join(filter(None, [arm, what]))
+
+
+def _what(planned: Mapping[str, Any]) -> str:
+    """The phase, or what a control or a budget's run is: `a/a`, `half tokens`, `equal flops`."""
+    return str(planned.get("why" if planned.get("phase") in NAMED_BY_WHY else "phase") or "")
 
 
 def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:

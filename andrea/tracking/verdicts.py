@@ -18,6 +18,7 @@ JOB_TYPE = "report"
 NUMBERS = ("mean", "low", "high", "level", "n", "p", "p_holm", "regret", "smallest_visible")
 VERDICT_COLUMNS = ["arm", "verdict", "cause", *NUMBERS, "lr", "reason"]
 EFFECT_COLUMNS = ["name", "kind", "verdict", "cause", *NUMBERS, "reason"]
+WITH_CHECKPOINT = " with checkpoint"
 ATTACHED = (".html", ".csv")
 """What of the report's folder goes along as an artifact."""
 
@@ -52,7 +53,7 @@ class StudyProjection:
         digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
         for name, path in sorted(self.files.items()):
             digest.update(name.encode() + path.read_bytes())
-        return digest.hexdigest()[:16] + (" with checkpoint" if self.checkpoint else "")
+        return digest.hexdigest()[:16] + (WITH_CHECKPOINT if self.checkpoint else "")
 
 
 def is_judged(folder: StudyFolder) -> bool:

@@ -18,7 +18,7 @@ from andrea.store.studies import StudyFolder
 from andrea.tracking import ledger
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
-from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, is_judged, project_study
+from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
@@ -61,7 +61,7 @@ class Writer:
             failed: also runs whose last attempt failed.
         """
         written = 0
-        with _other_runs_forgotten():
+        with _environment():
             for planned in ledger.pending(self._subject, self._store, self._to, failed=failed):
                 run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
                 if run not in self.failed and self._contained(run, name, partial(self._write_run, planned)):
@@ -74,9 +74,12 @@ class Writer:
         """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
         if not isinstance(self._subject, StudyFolder) or not is_judged(self._subject):
             return False
-        with _other_runs_forgotten():
+        with _environment():
             told = project_study(self._subject, self._store, self._to.tags, checkpoint=checkpoint)
-            if ledger.is_done(self._subject, ledger.entry(self._subject, told.id), self._to, told.stamp):
+            known = ledger.entry(self._subject, told.id) or {}
+            if known and not checkpoint:  # what was attached once stays attached
+                known["stamp"] = str(known.get("stamp")).removesuffix(WITH_CHECKPOINT)
+            if ledger.is_done(self._subject, known or None, self._to, told.stamp):
                 return False
             return self._contained(told.id, "the study's verdicts", lambda: self._write_report(told))
 
@@ -86,8 +89,8 @@ class Writer:
             return None
         from andrea.tracking.dashboards import save
 
-        folder, address = self._subject, []
-        with _other_runs_forgotten():
+        folder, address = self._subject, list[str]()
+        with _environment():
             self._contained("dashboard", "the dashboard", lambda: address.append(save(folder, self._to)))
         return address[0] if address else None
 
@@ -205,7 +208,8 @@ def _fill_report(told: StudyProjection, open_run: wandb.Run) -> None:
     if told.files:
         _attach(open_run, f"{told.group}-report", "report", told.files)
     if told.checkpoint is not None:
-        _attach(open_run, f"{told.group}-best", "model", {told.checkpoint.name: told.checkpoint})
+        files = {name: told.checkpoint.with_name(name) for name in ("checkpoint", "config.json")}
+        _attach(open_run, f"{told.group}-best", "model", files)
 
 
 def end_service() -> None:
@@ -253,12 +257,16 @@ def _settings(mode: WandbMode) -> wandb.Settings:
 
 
 @contextlib.contextmanager
-def _other_runs_forgotten() -> Iterator[None]:
-    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one."""
+def _environment() -> Iterator[None]:
+    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one.
+
+    It says nothing itself: what the user should know, the writer says.
+    """
     before = dict(os.environ)
     for part in OF_ANOTHER_RUN:
         os.environ.pop(f"WANDB_{part}", None)
     os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
+    os.environ["WANDB_SILENT"] = "true"
     try:
         yield
     finally:

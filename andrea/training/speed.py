@@ -65,7 +65,7 @@ def measure(configs: Mapping[str, RunConfig], prepared: Prepared, say: Say, budg
 
     Args:
         configs: resolved, the baseline first; all on the same device.
-        budget_s: seconds for the rounds, but at least `ROUNDS[0]` of them are made.
+        budget_s: seconds after which no further round begins, but at least `ROUNDS[0]` of them are made.
     """
     load, baseline = os.getloadavg()[0], next(iter(configs))
     train = configs[baseline].train
@@ -76,9 +76,8 @@ def measure(configs: Mapping[str, RunConfig], prepared: Prepared, say: Say, budg
         stack.enter_context(torch._dynamo.config.patch(limits))
         lanes = {arm: _warm(cfg, prepared) for arm, cfg in configs.items()}
         steps = max(1, math.ceil(VISIT_S / min(lane.step_s for lane in lanes.values())))
-        rounds = _rounds(lanes, steps, budget_s)
-        say(f"{len(lanes)} arms are warm; {rounds} rounds, {steps} steps of each arm in a round")
-        _visit_all(lanes, rounds, steps, 2 * budget_s)
+        say(f"{len(lanes)} arms are warm; rounds of {steps} steps of each arm, for about {budget_s:g} s")
+        _visit_all(lanes, steps, budget_s)
     times = {arm: lane.times for arm, lane in lanes.items()}
     found = summary(times, {arm: schedule.batch_tokens(cfg) for arm, cfg in configs.items()})
     for arm, lane in lanes.items():
@@ -197,23 +196,18 @@ def visit(trainer: Trainer, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _rounds(lanes: Mapping[str, Lane], steps: int, budget_s: float) -> int:
-    """As many as the budget carries, fixed before the first: who stops when the result looks good has no interval."""
-    round_s = sum(lane.step_s for lane in lanes.values()) * (steps + _unclocked(steps))
-    rounds = max(ROUNDS[0], min(ROUNDS[1], int(budget_s / round_s)))
-    return math.ceil(rounds / len(lanes)) * len(lanes)
-
-
 def _unclocked(steps: int) -> int:
     """Steps of a visit before its clock: one that brings weights back into the caches, unless a step is long anyway."""
     return int(steps > 1)
 
 
-def _visit_all(lanes: Mapping[str, Lane], rounds: int, steps: int, limit_s: float) -> None:
-    """All rounds; on a machine that became slow meanwhile no more than `limit_s` allows, but the fewest."""
-    began = time.perf_counter()
-    for number, order in enumerate(orders(list(lanes), rounds)):
-        if number >= ROUNDS[0] and number % len(lanes) == 0 and time.perf_counter() - began > limit_s:
+def _visit_all(lanes: Mapping[str, Lane], steps: int, budget_s: float) -> None:
+    """Rounds in whole rotations, within `ROUNDS`, until the time is up: the clock ends them, never what they show."""
+    began, arms = time.perf_counter(), list(lanes)
+    most = math.ceil(ROUNDS[1] / len(arms)) * len(arms)
+    for number, order in enumerate(orders(arms, most)):
+        rotated = number % len(arms) == 0
+        if rotated and number >= ROUNDS[0] and time.perf_counter() - began >= budget_s:
             return
         for arm in order:
             visit(lanes[arm].trainer, _unclocked(steps))

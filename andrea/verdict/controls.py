@@ -120,7 +120,9 @@ def a_a(baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds
     if not any(values):
         return replace(tested, ok=False, reason="no loss changed: other initial weights were not drawn")
     if p < A_A_LEVEL and abs(mean) > m:
-        return replace(tested, ok=False, reason=f"the baseline differs from itself by {mean:+.4f} nats (p = {p:.2g})")
+        return replace(
+            tested, ok=False, reason=f"the baseline differs from itself by {abs(mean):.4f} nats (p = {p:.2g})"
+        )
     small = "a mean within m" if abs(mean) <= m else f"a mean that chance gives (p = {p:.2g})"
     return replace(tested, ok=True, reason=f"the baseline does not differ from itself: {small}")
 
@@ -156,10 +158,11 @@ def ruler(
         said = f"{lost} on {budget}" + (f"; {rest}" if factor < 1 and values else "")
         return _without_numbers(found, ok, said)
     p = paired.p_value(values, 0.0, "greater")
-    shown = f"the baseline on {budget} is {float(found.mean or 0.0):+.4f} nats"
+    mean = float(found.mean or 0.0)
+    shown = f"the baseline on {budget} is {abs(mean):.4f} nats {'better' if mean < 0 else 'worse'}"
     if p < alpha:
-        return replace(found, ok=True, p=p, reason=f"{shown}: {must}, as it must be")
-    return replace(found, ok=False, p=p, reason=f"{shown}, not shown to be {must} (one-sided p = {p:.2g})")
+        return replace(found, ok=True, p=p, reason=f"{shown}, as it must be")
+    return replace(found, ok=False, p=p, reason=f"{shown}: not shown to be {must} (one-sided p = {p:.2g})")
 
 
 def _paired(baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int]) -> Paired:

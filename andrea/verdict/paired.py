@@ -100,10 +100,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def power(effect: float, n: int, alpha: float) -> float:
     """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of differences."""
-    from scipy import stats
-
     bound, shift = critical(n, alpha), abs(effect) * math.sqrt(n)
-    upper, lower = float(stats.nct.sf(bound, n - 1, shift)), float(stats.nct.cdf(-bound, n - 1, shift))
+    upper, lower = 1 - float(special.nctdtr(n - 1, shift, bound)), float(special.nctdtr(n - 1, shift, -bound))
     # Far out scipy gives nan: for the near side that is certainty, for the far side nothing.
     return min(1.0, (1.0 if math.isnan(upper) else upper) + (0.0 if math.isnan(lower) else lower))
 

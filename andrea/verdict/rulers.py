@@ -89,17 +89,18 @@ def _halvings(
     The two rulers meet at ρ = 0, where both ask whether d is 0: an interval that reaches across it has one end on each.
     """
     mean, (low, high) = float(np.mean(d)), paired.interval(d, alpha)
+    sure = f"a level of {100 * (1 - alpha):.4g} %"
     ends: list[float] = []
     if high >= 0:
         if not _there(worse, alpha):
-            return "half the tokens do not cost the baseline a loss that these pairs can see"
+            return f"half the tokens do not cost the baseline a loss that these pairs see at {sure}"
         ends += [end for end in _fieller(d, worse, alpha) if end >= 0 or low >= 0]
     if low < 0:
         if better is None:
             what = "the arm is better" if mean < 0 else "the interval reaches to where the arm is better"
             return f"{what}, and no baseline was trained on double the tokens to tell by how many"
         if not _there(better, alpha):
-            return "double the tokens do not gain the baseline a loss that these pairs can see"
+            return f"double the tokens do not gain the baseline a loss that these pairs see at {sure}"
         ends += [end for end in _fieller(d, better, alpha) if end <= 0 or high < 0]
     estimate = mean / float(np.mean(better if mean < 0 and better else worse))
     return _outside(estimate, min(ends), max(ends)) or (estimate, min(ends), max(ends))

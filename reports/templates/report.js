@@ -10,6 +10,9 @@ async function embed(figure) {
   const options = { mode: "vega-lite", renderer: "svg", actions: false, tooltip: { disableDefaultStyle: true } };
   const { view } = await vegaEmbed(plot, spec, options);
   views.push(view);
+  // One picture with a description: hundreds of marks read aloud tell nobody anything, the table of numbers does.
+  plot.setAttribute("role", "img");
+  plot.querySelector("svg").setAttribute("aria-hidden", "true");
   const save = figure.querySelector(".save");
   save.hidden = false;
   save.addEventListener("click", () => saveDrawing(figure));
@@ -51,7 +54,7 @@ function tabulate(box, spec) {
     for (const row of rows.slice(0, most)) add(body, row, false);
     const scroll = box.appendChild(document.createElement("div"));
     Object.assign(scroll, { className: "scroll", tabIndex: 0, role: "region" });
-    scroll.ariaLabel = `${box.closest("figure").id}: ${keys.join(", ")}`;
+    scroll.ariaLabel = `${box.closest("figure").id}, table ${all(".scroll", box).length}: ${keys.join(", ")}`;
     scroll.append(table);
     if (rows.length > most) {
       const note = box.appendChild(document.createElement("p"));
@@ -107,11 +110,12 @@ function sort(header) {
   table.tBodies[0].append(...rows);
 }
 
-// A table that is read whole turns into blocks where its box would cut it off.
+// A table that is read whole turns into blocks where its box would cut it off; of many rows on small screens only.
 function fit() {
   for (const table of all("table.stacked")) {
     table.classList.remove("blocks");
-    table.classList.toggle("blocks", table.scrollWidth > table.parentElement.clientWidth + 1);
+    const cut = table.scrollWidth > table.parentElement.clientWidth + 1;
+    table.classList.toggle("blocks", cut && (innerWidth < 900 || table.tBodies[0].rows.length <= 12));
   }
 }
 

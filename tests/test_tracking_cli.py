@@ -1,0 +1,106 @@
+"""`andrea sync`, and the mirror of `andrea train`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tracking_study import curve, finished, judged_study, make_study, plan, train
+from typer.testing import CliRunner
+from wandb_reader import read_offline_runs
+
+from andrea.cli.app import app
+from andrea.store.runs import RunStore
+from andrea.tracking.mirror import Mirror
+from andrea.tracking.subject import Destination, SingleRun
+
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
+
+
+def synced(store: RunStore, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["sync", *arguments, "--runs", str(store.root)], prog_name="andrea")
+
+
+def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_of_its_id(store: RunStore) -> None:
+    planned = plan(make_study(store), "", seed=1)
+    train(store, planned, curve(), eval_part="tune")
+    run_id = planned["run_id"]
+    with Mirror(SingleRun(store, run_id), store, Destination("offline", "mine", tags=("mine",)), warn=pytest.fail):
+        pass
+    [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
+    assert (run.id, run.group, run.job_type, run.project) == (f"{run_id[:12]}-train", "train", "train", "mine")
+    assert (run.name, run.tags) == ("lr=0.00316 seed=1", ["train", "mine"])
+    assert run.axes["eval/*"] == "tokens"
+    assert len(run.history) == 5
+    again = synced(store, run_id[:8], "--wandb", "offline", "--wandb-project", "mine")
+    assert again.stdout == "every finished run is there already (offline)\n", again.output
+
+
+def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr("andrea.tracking.mirror.Mirror.close", lambda mirror, *_: told.append(mirror._to))
+    monkeypatch.setattr("andrea.cli.train.follow", lambda *_: {"outcome": "completed"})
+    monkeypatch.setattr("andrea.cli.train.prepare", lambda *_: (None, "ab" * 32, {}, None))
+    monkeypatch.setattr("andrea.cli.train.as_text", lambda *_: "")
+    for asked in (["--wandb", "online", "--wandb-entity", "team", "--wandb-tags", "a,b"], ["--wandb", "off"]):
+        command = ["train", "--runs", str(tmp_path / "runs"), *asked]
+        result = CliRunner().invoke(app, command, prog_name="andrea")
+        assert result.exit_code == 0, result.output
+    assert told == [Destination("online", "andrea", "team", ("a", "b"))]
+
+
+def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -> None:
+    folder = judged_study(store)
+    before = sorted(store.root.rglob("*"))
+    told = synced(store, "norm-placement", "--wandb", "online", "--wandb-entity", "team", "--dry-run", "--json")
+    answer = json.loads(told.stdout)
+    assert (answer["mode"], answer["project"], answer["entity"]) == ("online", "andrea", "team")
+    assert len(answer["runs"]) == 11
+    assert (answer["workspace"]["displayName"], answer["workspace"]["entity"]) == (folder.path.name, "team")
+    text = synced(store, "norm-placement", "--wandb", "offline", "--dry-run").stdout
+    assert text.startswith("11 runs would be written (offline) to project andrea\n")
+    assert "Verdicts (2 panels)" in text
+    assert sorted(store.root.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -> None:
+    folder = judged_study(store)
+    best = finished(store, folder, "pre", 7, loss=3.0)
+    (store.folder(best["run_id"]) / "checkpoint").write_bytes(b"weights")
+    assert synced(store, "norm-placement", "--wandb", "offline").exit_code == 0
+    [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
+    assert set(study.artifacts) == {
+        *(f"run-{study.id}-{key}" for key in ("outcomes", "verdicts", "rates", "layers"))
+    } | {f"{folder.path.name}-report"}
+    assert "1 runs written" in synced(store, "norm-placement", "--wandb", "offline", "--checkpoint").stdout
+    [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
+    assert study.artifacts[f"{folder.path.name}-best"] == ["checkpoint", "config.json"]
+    assert study.summary["best_run"] == best["run_id"][:12]
+    assert "there already" in synced(store, "norm-placement", "--wandb", "offline").stdout, "attached once is attached"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["norm-placement", "--online", "--wandb", "offline"], "say different things"),
+        (["norm-placement"], "WANDB_MODE turns W&B off"),
+        (["0000000000", "--online"], "no study '0000000000'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(store: RunStore, arguments: list[str], told: str) -> None:
+    make_study(store)
+    result = synced(store, *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+@pytest.mark.slow
+def test_no_worker_loads_wandb() -> None:
+    code = (
+        "import sys, andrea.study.worker, andrea.training.job; print([m for m in sys.modules if m.startswith('wandb')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
