@@ -138,8 +138,9 @@ def verdicts(study: Study) -> Table:
         numbers(("low", "high"), "simultaneous interval", text.interval),
         numbers("n", "pairs", text.count),
         numbers("lr", "rate chosen", text.rate),
-        numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts),
     ]
+    if frame[["diverged", "stalled"]].to_numpy().any() or not frame["planned"].any():
+        columns.append(numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts))
     if again := confirmation.in_a_word(study):
         frame["confirmation"] = frame["arm"].map(again)
         columns.append(Column("confirmation", "confirmation"))

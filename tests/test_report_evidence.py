@@ -139,7 +139,7 @@ def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(stud
         ("confirmation", "worse", "5", "agrees"),
     ]
     assert rows[1]["simultaneous interval"] == "[+0.0643, +0.0781]"
-    assert [text for text, _ in page.column("verdicts", "confirmation")] == ["–", "agrees: worse"]
+    assert [text for text, _ in page.column("verdicts", "confirmation")] == ["–", "agrees"]
     assert "A confirmation on 5 fresh seeds agrees." in page.text[: page.text.index("How it was done")]
 
 

@@ -94,6 +94,17 @@ def test_a_kind_on_a_run_takes_the_beginning_of_its_id(half: Writer) -> None:
     assert answer(Path(out.strip())) == f"run {run}"
 
 
+def test_a_run_is_watched_until_it_has_ended(half: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = half.plan("pre", "replicate", "replicate", 0.001, 77)
+    said: list[str] = []
+    with half.store.claim(run["run_id"]) as claim:
+        attempt = claim.attempt({"config": {"train": {"lr": 0.001}}, "identity": {}}, {})
+        (attempt / "metrics.jsonl").write_text("")
+    Steps(monkeypatch, lambda: None, lambda: half.train(run, 2.5))
+    watch([Watched(Job(half.store, Path("reports/one.py"), run=run["run_id"][:8]), "it")], said.append, said.append)
+    assert ["0 of 1 runs done; built" in said[0], "1 of 1 runs done, complete" in said[1], len(said)] == [True, True, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

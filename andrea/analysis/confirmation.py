@@ -84,10 +84,11 @@ def _effects(study: Study) -> list[Item]:
 
 
 def in_a_word(study: Study) -> dict[str, str]:
-    """By arm, whether the confirmation agrees, and what it says: `disagrees: inconclusive`."""
+    """By arm, whether the confirmation agrees, and what it says where not: `disagrees: inconclusive`."""
     frame = table(study)
     again = frame[frame["block"] == "confirmation"] if len(frame) else frame
-    return {row["arm"]: f"{row['agrees']}: {row['word']}" for row in again.to_dict("records")}
+    said = {row["arm"]: (row["agrees"], row["word"]) for row in again.to_dict("records")}
+    return {arm: agrees if agrees == AGREES[True] else f"{agrees}: {word}" for arm, (agrees, word) in said.items()}
 
 
 def sentence(study: Study) -> str:

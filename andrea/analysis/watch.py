@@ -105,8 +105,10 @@ def watch(watched: Sequence[Watched], say: Callable[[str], None], complain: Call
 
 def _look(one: Watched, say: Callable[[str], None], complain: Callable[[str], None]) -> bool:
     """Build it where it has moved; whether it is complete and built as it is."""
+    state: Hashable = one.state()
     complete = one.complete()
-    state = one.state()
+    # A study may have ended since the last build looked at its files: the last build is another one all the same.
+    state = state, complete
     if state == one.seen:
         return complete
     begun = time.monotonic()

@@ -80,7 +80,7 @@ def _clause(study: Study, row: dict[Any, Any]) -> str:
 def asked(study: Study) -> dict[str, Any]:
     """What was asked beside the question: controls, confirm (bools), equal (budgets).
 
-    What was judged was asked, whatever became of the file that says so: a control that failed cannot be dropped with it.
+    What was judged was asked, whatever became of the file that says so: a failed control cannot be dropped with it.
     """
     now, judged = study.asked, study.verdict.get("asked") or {}
     told: dict[str, Any] = {key: bool(now.get(key) or judged.get(key)) for key in ("controls", "confirm")}

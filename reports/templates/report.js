@@ -36,6 +36,7 @@ function saveDrawing(figure) {
 // What a figure draws, as tables, for those who do not see it. Built when asked for: the page stays small.
 function tabulate(box, spec) {
   const most = 500;
+  const labels = new Map(all("[data-arm]").map((button) => [button.dataset.arm, button.textContent.trim()]));
   for (const csv of datasets(spec)) {
     const [keys, ...rows] = records(csv);
     if (rows.length < 2) continue;
@@ -45,7 +46,7 @@ function tabulate(box, spec) {
       for (const [i, cell] of cells.entries()) {
         const made = row.appendChild(document.createElement(head || !i ? "th" : "td"));
         if (head || !i) made.scope = head ? "col" : "row";
-        made.textContent = cell || "–";
+        made.textContent = (!head && keys[i] === "arm" && labels.get(cell)) || cell || "–";
         if (!head && i && !Number.isNaN(Number(cell))) made.className = "number";
       }
     };
