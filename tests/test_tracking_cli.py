@@ -51,6 +51,18 @@ def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monke
     assert told == [Destination("online", "andrea", "team", ("a", "b"))]
 
 
+def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline", "--wandb-project", "mine").stdout
+    assert "there already" in synced(store, "norm-placement", "--wandb", "offline").stdout
+    told = json.loads(synced(store, "norm-placement", "--online", "--dry-run", "--json").stdout)
+    assert (told["project"], len(told["runs"])) == ("mine", 1)
+    monkeypatch.setenv("WANDB_PROJECT", "other")
+    assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline").stdout
+    assert {run.project for run in read_offline_runs(folder.path).values()} == {"other"}
+
+
 def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -> None:
     folder = judged_study(store)
     before = sorted(store.root.rglob("*"))
@@ -75,7 +87,7 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
     assert set(study.artifacts) == {
         *(f"run-{study.id}-{key}" for key in ("outcomes", "verdicts", "rates", "layers"))
     } | {f"{folder.path.name}-report"}
-    assert "1 runs written" in synced(store, "norm-placement", "--wandb", "offline", "--checkpoint").stdout
+    assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline", "--checkpoint").stdout
     [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
     assert study.artifacts[f"{folder.path.name}-best"] == ["checkpoint", "config.json"]
     assert study.summary["best_run"] == best["run_id"][:12]
@@ -95,6 +107,16 @@ def test_what_contradicts_itself_is_refused(store: RunStore, arguments: list[str
     result = synced(store, *arguments)
     assert result.exit_code == 2
     assert told in result.stderr
+
+
+def test_a_damaged_study_file_costs_the_table_and_not_the_runs(store: RunStore) -> None:
+    folder = judged_study(store)
+    folder.write("verdict.json", {"complete": True, "verdicts": [{"verdict": "worse"}]})
+    result = synced(store, "norm-placement", "--wandb", "offline")
+    assert result.exit_code == 1
+    assert "W&B: the table of verdicts is not mirrored" in result.stderr
+    assert "1 part of norm-placement-0123456789 could not be mirrored" in result.stderr
+    assert len(read_offline_runs(folder.path)) == 11
 
 
 @pytest.mark.slow

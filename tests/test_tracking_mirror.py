@@ -110,6 +110,7 @@ def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
     assert sorted(folder.path.rglob("*.wandb")) == files
 
 
+@pytest.mark.slow
 def test_sync_writes_what_is_missing_also_when_its_folder_was_deleted(store: RunStore) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
@@ -149,6 +150,7 @@ def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whol
     assert len(list(folder.path.glob("wandb/offline-run-*"))) == 6
 
 
+@pytest.mark.slow
 def test_s39_a_half_written_folder_is_replaced_by_a_whole_one(store: RunStore) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
@@ -283,6 +285,7 @@ def test_s37_online_without_an_answering_server_becomes_offline_within_seconds(
     assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
 
 
+@pytest.mark.slow
 def test_s37_online_without_a_key_becomes_offline_at_once(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)

@@ -3,32 +3,42 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
     from andrea.tracking.mirror import Mirror
-    from andrea.tracking.subject import Destination, Subject
+    from andrea.tracking.subject import Subject
 
 INTERRUPTED_WAIT_S = 3.0
 """What the mirror may still take after Ctrl-C or an error."""
 
 
-def destination(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> "Destination | None":
-    """Where the options and WANDB_* say that runs are mirrored to; None: nowhere.
+@dataclass(frozen=True)
+class Asked:
+    """What the options say of the mirror."""
+
+    mode: Literal["off", "offline", "online"]
+    project: str | None
+    entity: str | None
+    tags: str | None
+
+
+def asked(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> Asked:
+    """The options of the mirror.
 
     Raises:
-        UserError: a mode that nobody knows.
+        UserError: a mode that nobody knows, of `--wandb` or WANDB_MODE.
     """
-    from andrea.tracking.mirror import resolve_destination, resolve_mode
+    from andrea.tracking.mirror import resolve_mode
 
-    mode = resolve_mode(wandb)
-    return None if mode == "off" else resolve_destination(mode, project, entity, tags)
+    return Asked(resolve_mode(wandb), project, entity, tags)
 
 
 @contextmanager
 def mirrored(
-    subject: "Subject", store: "RunStore", to: "Destination | None", warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", to: Asked, warn: Callable[[str], None]
 ) -> Iterator["Mirror | None"]:
     """A mirror for as long as the block takes, which then gets its time to write the rest; not for long where the
     block ended by Ctrl-C or an error. A tracker that does not start or end costs one warning, never the study."""
@@ -41,13 +51,14 @@ def mirrored(
     _close(mirror)
 
 
-def _started(subject: "Subject", store: "RunStore", to: "Destination | None", warn: Callable[[str], None]) -> Any:
-    if to is None:
+def _started(subject: "Subject", store: "RunStore", to: Asked, warn: Callable[[str], None]) -> Any:
+    if to.mode == "off":
         return None
     try:
-        from andrea.tracking.mirror import Mirror
+        from andrea.tracking.mirror import Mirror, resolve_destination
 
-        return Mirror(subject, store, to, warn=warn)
+        place = resolve_destination(to.mode, to.project, to.entity, to.tags, subject)
+        return Mirror(subject, store, place, warn=warn)
     except Exception as error:
         print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
         return None

@@ -36,12 +36,12 @@ from andrea.cli.options import (
 from andrea.errors import StudyError
 
 if TYPE_CHECKING:
+    from andrea.cli.mirrored import Asked
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
     from andrea.study.ablation import Ablation
     from andrea.study.plans import Plan, Request
     from andrea.study.sweep import Sweep
-    from andrea.tracking.subject import Destination
 
 Kind = Literal["ablation", "sweep"]
 
@@ -53,8 +53,7 @@ class How:
     runs: Path
     slots: int | None
     executor: str
-    wandb: "Destination | None"
-    """Where runs are mirrored to."""
+    wandb: "Asked"
     dry_run: bool
     as_json: bool
 
@@ -102,14 +101,14 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
         as_json: Json = False,
         debug: Debug = False,
     ) -> None:
-        from andrea.cli.mirrored import destination
+        from andrea.cli.mirrored import asked
         from andrea.cli.output import print_json, stdout_kept_for_json
         from andrea.cli.settings import known_preset
         from andrea.config import parse_overrides
         from andrea.study.asked import Asked, budgets
         from andrea.study.plans import Request
 
-        how = How(runs, slots, executor, destination(wandb, project, entity, tags), dry_run, as_json)
+        how = How(runs, slots, executor, asked(wandb, project, entity, tags), dry_run, as_json)
         base, overrides = preset and known_preset(preset), parse_overrides(settings or [])
         beside = Asked(controls, confirm, budgets(part.strip() for part in (equal or "").split(",") if part.strip()))
         with stdout_kept_for_json(as_json):

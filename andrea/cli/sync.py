@@ -70,7 +70,7 @@ def sync(
     store, subject = _found(runs, study)
     if mode == "off":
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
-    to = resolve_destination(mode, project, entity, tags)
+    to = resolve_destination(mode, project, entity, tags, subject)
     if dry_run:
         answer = _planned(store, subject, to)
         print_json(answer) if as_json else typer.echo(_as_text(answer))
@@ -80,7 +80,8 @@ def sync(
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
-        typer.echo(f"{written} runs written ({mode})" if written else f"every finished run is there already ({mode})")
+        runs_written = "1 run" if written == 1 else f"{written} runs"
+        typer.echo(f"{runs_written} written ({mode})" if written else f"every finished run is there already ({mode})")
 
 
 def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:

@@ -71,14 +71,14 @@ def train(
     The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless you set
     data.eval_part=verdict.
     """
-    from andrea.cli.mirrored import destination, mirrored
+    from andrea.cli.mirrored import asked, mirrored
     from andrea.cli.output import print_json, stdout_kept_for_json
     from andrea.cli.settings import know_variants, run_config
     from andrea.cli.stores import starting
     from andrea.config import once, parse_overrides
     from andrea.tracking.subject import SingleRun
 
-    to = destination(wandb, project, entity, tags)
+    to = asked(wandb, project, entity, tags)
     with stdout_kept_for_json(as_json):
         know_variants(variants)
         for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):

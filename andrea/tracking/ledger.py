@@ -64,11 +64,24 @@ def is_done(subject: Subject, entry: dict[str, Any] | None, to: Destination, sta
     """Whether what the ledger has of a run is the run as it ended, where it should be."""
     if entry is None or entry.get("stamp", stamp) != stamp:
         return False
-    if entry["mode"] == "online":
-        return to.mode == "offline" or entry.get("where", to.where) == to.where
-    if entry["mode"] == "begun":
-        return to.mode == "offline"
-    return to.mode == "offline" and (wandb_folder(subject) / entry["folder"]).is_dir()
+    here = bool(entry.get("where", to.where) == to.where)
+    if to.mode == "online":
+        return here and bool(entry["mode"] == "online")
+    if entry["mode"] in ("online", "begun"):
+        return True
+    return here and (wandb_folder(subject) / entry["folder"]).is_dir()
+
+
+def remember(subject: Subject, to: Destination) -> None:
+    """Write down where this study is mirrored to: a later command that does not say goes on there."""
+    told = {"project": to.project, "entity": to.entity, "tags": list(to.tags)}
+    if remembered(subject) != told:
+        write_json(wandb_folder(subject) / "destination.json", told)
+
+
+def remembered(subject: Subject) -> dict[str, Any]:
+    """Where this study was mirrored to last; empty where it never was."""
+    return read_mapping(wandb_folder(subject) / "destination.json") or {}
 
 
 def clear(subject: Subject, run: str) -> None:

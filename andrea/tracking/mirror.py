@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from andrea.errors import StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, pending, scratch
+from andrea.tracking.ledger import alone, pending, remembered, scratch
 from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder
 from andrea.tracking.verdicts import is_judged
 
@@ -44,19 +44,26 @@ def resolve_mode(option: str | None) -> Literal["off", "offline", "online"]:
 
 
 def resolve_destination(
-    mode: WandbMode, project: str | None = None, entity: str | None = None, tags: str | None = None
+    mode: WandbMode,
+    project: str | None = None,
+    entity: str | None = None,
+    tags: str | None = None,
+    subject: Subject | None = None,
 ) -> Destination:
-    """Where to mirror to: as asked, else what WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS say, else `andrea`.
+    """Where to mirror to: as asked, else what WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS say, else where this study was
+    mirrored before, else `andrea`.
 
     Args:
         tags: with commas between them.
     """
-    own = tags if tags is not None else os.environ.get("WANDB_TAGS", "")
+    before = {} if subject is None else remembered(subject)
+    own = tags if tags is not None else os.environ.get("WANDB_TAGS")
+    told = before.get("tags", []) if own is None else [tag.strip() for tag in own.split(",")]
     return Destination(
         mode,
-        project or os.environ.get("WANDB_PROJECT") or "andrea",
-        entity or os.environ.get("WANDB_ENTITY") or "",
-        tuple(tag.strip() for tag in own.split(",") if tag.strip()),
+        project or os.environ.get("WANDB_PROJECT") or before.get("project") or "andrea",
+        entity or os.environ.get("WANDB_ENTITY") or before.get("entity") or "",
+        tuple(filter(None, told)),
     )
 
 
@@ -95,7 +102,8 @@ def sync(
         finally:
             end_service()
     if writer.failed:
-        raise StudyError(f"{len(writer.failed)} parts of {subject.path.name} could not be mirrored to W&B")
+        parts = "1 part" if len(writer.failed) == 1 else f"{len(writer.failed)} parts"
+        raise StudyError(f"{parts} of {subject.path.name} could not be mirrored to W&B")
     return written
 
 

@@ -69,8 +69,9 @@ class Destination:
 
     @property
     def where(self) -> str:
-        """Names the place: a run that is on one server is not on another."""
-        return "/".join([os.environ.get("WANDB_BASE_URL", ""), self.entity, self.project])
+        """Names the place: a run that is on one server, or in one project, is not in another."""
+        server = os.environ.get("WANDB_BASE_URL", "") if self.mode == "online" else "files"
+        return "/".join([server, self.entity, self.project])
 
 
 def wandb_folder(subject: Subject) -> Path:

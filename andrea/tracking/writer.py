@@ -18,7 +18,7 @@ from andrea.store.studies import StudyFolder
 from andrea.tracking import ledger
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
-from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study
+from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study, study_id
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
@@ -51,6 +51,7 @@ class Writer:
     ) -> None:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
+        ledger.remember(subject, to)
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
 
@@ -74,14 +75,20 @@ class Writer:
         """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
         if not isinstance(self._subject, StudyFolder) or not is_judged(self._subject):
             return False
+        folder, written = self._subject, list[str]()
+
+        def write() -> None:
+            told = project_study(folder, self._store, self._to.tags, checkpoint=checkpoint)
+            known = ledger.entry(folder, told.id)
+            if known and "stamp" in known and not checkpoint:  # what was attached once stays attached
+                known["stamp"] = known["stamp"].removesuffix(WITH_CHECKPOINT)
+            if not ledger.is_done(folder, known, self._to, told.stamp):
+                self._write_report(told)
+                written.append(told.id)
+
         with _environment():
-            told = project_study(self._subject, self._store, self._to.tags, checkpoint=checkpoint)
-            known = ledger.entry(self._subject, told.id) or {}
-            if known and not checkpoint:  # what was attached once stays attached
-                known["stamp"] = str(known.get("stamp")).removesuffix(WITH_CHECKPOINT)
-            if ledger.is_done(self._subject, known or None, self._to, told.stamp):
-                return False
-            return self._contained(told.id, "the study's verdicts", lambda: self._write_report(told))
+            self._contained(study_id(folder), "the table of verdicts", write)
+        return bool(written)
 
     def write_dashboard(self) -> str | None:
         """Save the study's workspace; returns where it is, or None where there is no server or it failed."""
@@ -157,8 +164,9 @@ class Writer:
             end_service()  # it holds on to the run's id, and a half-written run is no use
             ledger.clear(self._subject, told.id)
             raise
-        place = {"where": self._to.where} if self._to.mode == "online" else {"folder": Path(open_run.dir).parent.name}
-        ledger.record(self._subject, told.id, {"mode": self._to.mode, **place, "stamp": stamp})
+        done = {"mode": self._to.mode, "where": self._to.where, "stamp": stamp}
+        copy = {"folder": Path(open_run.dir).parent.name} if self._to.mode == "offline" else {}
+        ledger.record(self._subject, told.id, done | copy)
         ledger.clear(self._subject, told.id)
 
     def _open(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
