@@ -37,6 +37,7 @@ WORLDS = {
     "steeper below": World(skew=-4, noise=0.003),
     "steeper above": World(skew=4, noise=0.003),
     "cliff 0.1 decade above": World(cliff=0.1, noise=0.003),
+    "cliff 0.05 decade above": World(cliff=0.05, noise=0.003),
     "cliff 0.3, steeper below": World(cliff=0.3, skew=-4, noise=0.003),
     "arms twice as noisy": World(noise_ratio=2.0),
     "t3 tails": World(shape="t3"),
@@ -51,8 +52,8 @@ WORLDS = {
 }
 
 EQUIVALENTS = (
-    "parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above", "arms twice as noisy",
-    "t3 tails", "very skewed noise, arms 3 ×", "replicates alike, 30 %",
+    "parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above", "cliff 0.05 decade above",
+    "arms twice as noisy", "t3 tails", "very skewed noise, arms 3 ×", "replicates alike, 30 %",
 )  # fmt: skip
 
 Rows = Iterator[tuple[str, ...]]
@@ -107,7 +108,7 @@ def false_verdicts(studies: int, seed: int) -> Rows:
 def factorials(studies: int, seed: int) -> Rows:
     """Two factors with two levels, equal cells: shares of studies with any false effect, by kind."""
     yield "world", "n", *(f"false {kind}, tests alone / with regret" for kind in KINDS)
-    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above"):
+    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.05 decade above"):
         for n in (3, 5):
             world = replace(WORLDS[name], effects=(0.0,) * 3)
             found = simulate_design(world, Protocol(m=TINY, seeds=n), studies, seed)
@@ -129,7 +130,7 @@ def powers(studies: int, seed: int) -> Rows:
     """One arm: what is said of effects from none to twice m."""
     words = ("worse", "equivalent", "inconclusive (rate uncertain)", "inconclusive")
     yield "world", "n", "true effect", "worse", "equivalent", "rate uncertain", "inconclusive"
-    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above"):
+    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.05 decade above"):
         for n in (3, 5):
             for effect in (0.0, 0.02, 0.1):
                 tally = simulate(replace(WORLDS[name], effects=(effect,)), Protocol(m=M, seeds=n), studies, seed)

@@ -145,12 +145,15 @@ def test_one_damaged_study_hides_no_other(runs: RunStore, capsys: pytest.Capture
         _ = find(runs, "other-aaa").about
 
 
-def test_planned_runs_are_cut_before_a_damaged_line(runs: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("damage", [b"\xff rubbish", b'{"id": 2'])
+def test_planned_runs_are_cut_before_a_damaged_line(
+    runs: RunStore, damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = study(runs)
     for number in range(4):
-        folder.add_run({"run_id": number})
+        folder.add_run({"run_id": number, "arm": "pre", "phase": "tune", "why": "grid", "seed": 1})
     path = folder.path / "runs.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'{"run_id": 2}', b"\xff rubbish"))
+    path.write_bytes(path.read_bytes().replace(b'{"run_id": 2', damage))
     assert [run["run_id"] for run in folder.runs()] == [0, 1, 3]
     folder.mend_runs()
     assert [run["run_id"] for run in folder.runs()] == [0, 1]

@@ -121,6 +121,27 @@ def test_one_document_that_is_nearly_all_of_the_text_widens_the_interval() -> No
     assert odd.interval[0] <= odd.mean <= odd.interval[1]
 
 
+@given(st.lists(st.integers(1, 100_000), min_size=2, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_degrees_of_freedom_are_those_of_the_quadratic_form(lengths: list[int]) -> None:
+    """Bell & McCaffrey (2002), the matrices written out: A = M'DM for δ of variance 1/p."""
+    tokens = np.array(lengths)
+    found = over_documents(runs(np.ones((1, len(lengths))), tokens), runs(np.zeros((1, len(lengths))), tokens))
+    p = tokens / tokens.sum()
+    maker = np.eye(len(p)) - p[None, :]
+    form = np.diag(p**-0.5) @ maker.T @ np.diag(p**2 * tokens.sum() / (tokens.sum() - tokens)) @ maker @ np.diag(p**-0.5)
+    assert found.freedom == pytest.approx(np.trace(form) ** 2 / np.sum(form * form), rel=1e-6)
+    assert 1 - 1e-9 <= found.freedom <= len(p) - 1 + 1e-9
+
+
+def test_many_documents_need_no_matrix_of_documents_by_documents() -> None:
+    n = 20_000
+    delta, tokens = np.random.default_rng(3).normal(0.02, 0.1, (1, n)), np.full(n, 300)
+    found = over_documents(runs(delta, tokens), runs(np.zeros((1, n)), tokens))
+    assert found.freedom == pytest.approx(n - 1)
+    assert found.interval == pytest.approx(tuple(stats.ttest_1samp(delta[0], 0).confidence_interval(0.95)))
+
+
 ONE = runs(np.zeros((2, 1)), np.array([100]))
 TWO = runs(np.zeros((2, 2)), np.array([100, 200]))
 

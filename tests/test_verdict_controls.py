@@ -131,6 +131,14 @@ def test_a_ruler_run_that_did_not_train_came_out_worse(bad):
     assert ruler(runs(), {**runs(-0.1, 0.001), 1: bad}, SEEDS, 0.05, factor=2).ok is False, "longer is not worse"
 
 
+@pytest.mark.parametrize(("n", "alpha", "ok"), [(3, 0.05, False), (4, 0.05, False), (5, 0.05, True), (5, 0.01, False)])
+def test_a_ruler_that_lost_a_run_holds_by_a_sign_test_at_its_level(n, alpha, ok):
+    """That all of n pairs are worse by chance has a probability of 2^-n: one in eight at n = 3."""
+    found = ruler(runs(), {**runs(0.02, 0.001), 1: DIVERGED}, SEEDS[:n], alpha)
+    assert found.ok is ok and found.mean is None and "the other pairs are worse too" in found.reason
+    assert ok == ("as chance has it" not in found.reason)
+
+
 def arms(**means):
     noise = np.random.default_rng(5).normal(0, 0.002, (len(means), len(SEEDS)))
     return [

@@ -28,7 +28,7 @@ def test_without_scatter_a_vertex_costs_nothing() -> None:
 
 def test_regret_grows_with_the_square_of_the_scatter() -> None:
     """Vertex error is proportional to the noise, its cost to the square of that."""
-    small, large = regrets({"a": choice(0.001)})["a"], regrets({"a": choice(0.004)})["a"]
+    small, large = (regrets({"a": choice(noise)})["a"] for noise in (0.002, 0.008))
     assert small is not None and large is not None
     assert large / small == pytest.approx(16, rel=0.25)
 
@@ -75,6 +75,11 @@ def test_beside_a_cliff_the_regret_counts_what_no_good_run_could_see() -> None:
     assert (beside.lr, beside.reach) == (0.00316, (0.001, 0.00562))
     regret = regrets({"a": beside})["a"]
     assert regret is None or regret > 0.005
+    # Three points leave no residual: how low the curve falls beyond them is as uncertain as other arms' scatter says.
+    three = choose([falling[0], *falling[1:3], Point(0.00316, 2.528), *(Point(lr, 5.5, False) for lr in GRID[3:])], GRID)
+    alone, among = (regrets({"a": three} | more)["a"] for more in ({}, {"b": choice(0.01, seed=1)}))
+    assert len(three.window) == 3 and alone is not None and among is not None
+    assert among > 1.3 * alone, "the least of the curve is no known number"
 
 
 def test_an_argmin_between_grid_points_costs_its_distance() -> None:

@@ -77,6 +77,22 @@ def test_a_slope_between_ends_that_are_not_there_only_moves() -> None:
     assert found.word == "moves"
 
 
+def test_an_effect_that_turns_round_is_rarely_said_to_grow_or_to_fade() -> None:
+    """As large at both sizes, with other signs: that one end is there and the other is not says nothing of which is larger."""
+    rng, said = np.random.default_rng(5), []
+    for _ in range(300):
+        ends = [{s: mean + 0.005 * float(rng.standard_normal()) for s in range(5)} for mean in (-0.006, 0.006)]
+        said.append(slope([1e6, 1e8], ends, [0.0, 0.0]).word)
+    assert (said.count("grows") + said.count("fades")) / len(said) <= 0.09, "5 %, and what 300 studies may stray"
+    assert said.count("moves") > 30
+
+
+def test_a_regret_of_the_middle_leaves_open_whether_an_effect_grows() -> None:
+    turned = [sample(1, -0.02, noise=0.001), sample(2, 0.03, noise=0.001)]
+    assert slope([1e6, 1e8], turned, [0.0, 0.0]).word == "reverses"
+    assert slope([1e6, 1e8], turned, [0.022, 0.022]).word == "moves", "neither an end nor the middle is beyond it"
+
+
 def test_regrets_of_all_sizes_are_held_against_the_slope() -> None:
     effects = [sample(1, 0.02), sample(2, 0.03)]
     sure, unsure, unknown = (slope([1e6, 1e7], effects, told) for told in ([0.001, 0.0], [0.006, 0.006], [0.0, None]))
@@ -106,6 +122,7 @@ def test_without_scatter_a_slope_is_certain_or_none() -> None:
     assert (flat.p, flat.word) == (1.0, "neither")
     assert (steep.p, steep.word) == (0.0, "grows")
     assert steep.interval == pytest.approx((0.2, 0.2))
+    assert steep.freedom is None, "and no infinity, which is no JSON"
 
 
 @pytest.mark.parametrize(

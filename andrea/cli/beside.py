@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from andrea.analysis.text import count, interval, signed
+from andrea.analysis.text import confirmed, count, interval, percent, signed
 from andrea.cli.output import table
 
 CONTROLS = {"repeat": "repeat", "a_a": "A/A", "ruler": "ruler, ½ the tokens", "ruler_2x": "ruler, 2× the tokens"}
@@ -18,13 +18,12 @@ def confirmation(verdict: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if not told["complete"]:
         return {found["arm"]: "not done" for found in told["verdicts"]}
-    said = {}
+    said, first = {}, {found["arm"]: found["verdict"] for found in verdict["verdicts"]}
     for found in told["verdicts"]:
-        agrees = told["agrees"][found["arm"]]
+        arm = found["arm"]
         word = found["verdict"] + ("" if found["mean"] is None else f" {signed(found['mean'])}")
-        said[found["arm"]] = (
-            f"{word}, {'agrees' if agrees else 'does not agree'}" if agrees is not None else "not trained"
-        )
+        again = "not trained" if told["agrees"][arm] is None else confirmed(first[arm], found["verdict"])
+        said[arm] = again if again == "not trained" else f"{word}, {again}"
     return said
 
 
@@ -64,8 +63,12 @@ def saved_in_words(told: Mapping[str, Any]) -> str:
         return f"not told in tokens: {told['reason']}"
     low, high = told["interval"]
     if share >= 0:
-        return f"saves {share:.0%} of the tokens that the baseline needs for the same loss [{low:.0%}, {high:.0%}]"
-    return f"takes {-share:.0%} more tokens than the baseline for the same loss [{-high:.0%}, {-low:.0%}]"
+        return f"saves {percent(share)} of the tokens that the baseline needs for the same loss{_within(low, high)}"
+    return f"takes {percent(-share)} more tokens than the baseline for the same loss{_within(-high, -low)}"
+
+
+def _within(low: float, high: float) -> str:
+    return f" [{percent(low)}, {percent(high)}]"
 
 
 def _equal(verdict: Mapping[str, Any], called: Mapping[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,30 +60,30 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any]]:
     """The records of a JSON-lines file. A torn last line (a kill in the middle of a write) is dropped, a damaged one
-    in the middle is skipped with a warning."""
-    every = [record_of(line) for line in _whole_lines(path) if line.strip()]
+    in the middle, or one that lacks a needed key, is skipped with a warning."""
+    every = [record_of(line, needed) for line in _whole_lines(path) if line.strip()]
     good = [record for record in every if record is not None]
     if len(good) < len(every):
         warn(f"{path}: damaged lines skipped: {len(every) - len(good)}")
     return good
 
 
-def record_of(line: bytes) -> dict[str, Any] | None:
-    """The record in a line, or None where it is damaged."""
+def record_of(line: bytes, needed: Collection[str] = ()) -> dict[str, Any] | None:
+    """The record in a line, or None where it is damaged or lacks a needed key."""
     try:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and record.keys() >= set(needed) else None
 
 
-def cut_damaged_lines(path: Path) -> int | None:
+def cut_damaged_lines(path: Path, needed: Collection[str] = ()) -> int | None:
     """Cut a JSON-lines file before its first damaged line, atomically; returns that line's number, from 1, or None."""
     lines = _whole_lines(path)
     for number, line in enumerate(lines):
-        if line.strip() and record_of(line) is None:
+        if line.strip() and record_of(line, needed) is None:
             write_atomic(path, b"".join(lines[:number]))
             return number + 1
     return None

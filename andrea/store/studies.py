@@ -34,6 +34,8 @@ from andrea.store.runs import RunStore
 
 PROJECTIONS = ("choices.json", "verdict.json", "best.json", "asked.json")
 """What is made again from the store: damaged is as good as missing."""
+RUN = ("run_id", "arm", "phase", "why", "seed")
+"""What a line of runs.jsonl cannot be without."""
 
 
 class StudyFolder:
@@ -89,7 +91,7 @@ class StudyFolder:
         """Whether a verdict.json was written when all that is asked beside the question had been asked."""
         told = verdict.get("asked") or {}
         switches = all(told.get(name) or not asked.get(name) for name in ("controls", "confirm"))
-        return switches and set(asked.get("equal") or ()) <= set(told.get("equal") or ())
+        return switches and set(named(asked.get("equal"))) <= set(named(told.get("equal")))
 
     def read(self, name: str) -> Any:
         """A JSON file of the study, an object, or None where it is missing or a damaged projection.
@@ -114,11 +116,11 @@ class StudyFolder:
 
     def runs(self) -> list[dict[str, Any]]:
         """The planned runs in order: run_id, arm, phase (tune, replicate, control, …), why, lr, seed, trial, …"""
-        return read_lines(self.path / "runs.jsonl")
+        return read_lines(self.path / "runs.jsonl", RUN)
 
     def mend_runs(self) -> None:
         """Drop the planned runs from the first damaged line on; only for the controller, which plans them again."""
-        number = cut_damaged_lines(self.path / "runs.jsonl")
+        number = cut_damaged_lines(self.path / "runs.jsonl", RUN)
         if number is not None:
             warn(f"{self.path / 'runs.jsonl'}: line {number} was damaged; planned again from there on")
 
@@ -166,6 +168,11 @@ class StudyFolder:
     def live(self) -> bool:
         """Whether a controller is at it now; to look never keeps one out."""
         return is_locked(self.path / "lock")
+
+
+def named(listed: Any) -> list[str]:
+    """The names in a list of a file that others may have written; none where it is no list."""
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
 
 def studies(store: RunStore) -> list[StudyFolder]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from andrea.errors import UserError, nearest
-from andrea.store.studies import StudyFolder
+from andrea.store.studies import StudyFolder, named
 
 Budget = Literal["flops", "time"]
 BUDGETS: tuple[Budget, ...] = ("flops", "time")
@@ -43,7 +43,7 @@ class Asked:
 def asked_of(folder: StudyFolder) -> Asked:
     """What was asked of a study so far: asked.json, and what its planned runs tell where that file was lost."""
     told = folder.read(FILE) or {}
-    equal = told.get("equal") or ()
+    equal = named(told.get("equal"))
     asked = Asked(bool(told.get("controls")), bool(told.get("confirm")), tuple(k for k in BUDGETS if k in equal))
     for run in folder.runs():
         phase = run.get("phase")
@@ -65,8 +65,8 @@ def budgets(words: Iterable[str]) -> tuple[Budget, ...]:
     Raises:
         UserError: a word that names none.
     """
-    named = list(words)
-    for word in named:
+    asked = list(words)
+    for word in asked:
         if word not in BUDGETS:
             raise UserError(f"--equal {word!r}: no budget to compare at; {nearest(word, BUDGETS)}")
-    return tuple(kind for kind in BUDGETS if kind in cast("list[Budget]", named))
+    return tuple(kind for kind in BUDGETS if kind in cast("list[Budget]", asked))

@@ -11,6 +11,7 @@ from andrea.errors import StudyError, UserError
 from andrea.study import budgets, confirm, controls, speed
 from andrea.study.asked import Asked, asked_of, remember
 from andrea.study.desk import Desk
+from andrea.study.ledger import Replanned
 from andrea.study.record import Record
 
 
@@ -27,6 +28,10 @@ def ask(desk: Desk, asked: Asked) -> None:
             told = desk.study.resolved["arms"][str(desk.study.baseline)]["config"]
             controls.ruler_tokens(RunConfig.model_validate(told), 0.5)
         desk.study.require_platform()
+        try:
+            desk.ledger.require_same(desk.study)
+        except Replanned as error:  # not what a finished study is read in spite of: more was asked for
+            raise UserError(str(error)) from error
     elif asked.confirm and desk.folder.complete:
         name = desk.folder.path.name
         desk.watch.say(f"study {name} has its confirmation: there is one per study, not as many as it takes to agree")
@@ -50,8 +55,9 @@ def train(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int)
 
 
 def _confirm(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int) -> None:
-    """A second block is not looked at before the first has its verdict."""
-    if any(run["run_id"] not in desk.results for run in desk.ledger.runs):
+    """A second block is not looked at before the first has its verdict; one that was begun is there to be judged."""
+    begun = desk.ledger.beside("confirm", confirm.WHY)
+    if not begun and any(run["run_id"] not in desk.results for run in desk.ledger.runs):
         desk.watch.say("the confirmation waits for the first verdict, which failed runs leave open")
         return
     runs = confirm.planned(_record(desk, choices), generation)

@@ -23,6 +23,12 @@ from andrea.verdict.seeds import replication_seed
 TOLERANCE = 0.01
 """Share of the baseline's cost within which an arm's training costs the same: the main comparison is at equal cost."""
 
+SINCE = (
+    "its training was not seen to take another time when this budget was planned; what was measured since changes no "
+    "plan, and no family"
+)
+"""Why an arm is not trained although it is slower or faster now."""
+
 
 def planned(record: Record, kind: Budget, tokens: Mapping[str, int], generation: int) -> list[Run]:
     """Seed by seed the arms that are trained at this budget, as many tokens as `tokens` says."""
@@ -131,6 +137,10 @@ def _at(
     why = f"equal {kind}"
     runs = {arm: record.of(arm, "budget", why) for arm in record.others}
     refused = {arm: "" if runs[arm] else why_not(record.study, kind, speed, arm) for arm in record.others}
+    trained = to_train(record, kind, speed, record.beside("budget", why))
+    for arm in record.others:
+        if not refused[arm] and arm not in trained and record.choices[arm]["lr"] is not None:
+            refused[arm] = SINCE
     family = [arm for arm in record.others if not refused[arm]]
     data = [record.data(arm, "budget", why) for arm in family]
     judged = judge(record.study.protocol, record.data(record.baseline), data, controls=controls) if data else []

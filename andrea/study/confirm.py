@@ -13,10 +13,13 @@ from andrea.verdict.judge import judge, summarise
 from andrea.verdict.records import Controls
 from andrea.verdict.seeds import confirmation_seeds
 
+WHY = "confirmation"
+"""What its runs are called in runs.jsonl."""
+
 
 def planned(record: Record, generation: int) -> list[Run]:
     """Seed by seed through all arms that have a rate, as the replicates were."""
-    row = {"phase": "confirm", "why": "confirmation", "trial": None, "generation": generation}
+    row = {"phase": "confirm", "why": WHY, "trial": None, "generation": generation}
     return [
         record.study.run({**row, "arm": arm, "lr": record.choices[arm]["lr"]}, seed)
         for seed in confirmation_seeds(record.study.protocol.seeds)

@@ -93,7 +93,7 @@ def ablate(desk: Desk) -> Summary:
         desk.do("replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates)
         if asked_of(desk.folder):
             # What is known already can be read while the rest is trained; it is not the whole answer.
-            early = verdicts(study, choices, desk.ledger.runs, desk.results)
+            early = verdicts(study, choices, *desk.known())
             desk.folder.write("verdict.json", {**early, "complete": False})
         beside.train(desk, choices, decision.generation + 1)
     found = verdicts(study, choices, desk.ledger.runs, desk.results)

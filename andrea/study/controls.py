@@ -105,11 +105,15 @@ def _changed(record: Record, first: str, again: str) -> list[str]:
     one, two = (_lasting(record.results[run_id]) for run_id in (first, again))
     differing = [key for key in one if one[key] != two.get(key)] + [key for key in two if key not in one]
     logs = [_metrics(record.study.store.folder(run_id)) for run_id in (first, again)]
-    return differing + (["metrics.jsonl"] if logs[0] != logs[1] else [])
+    # A record that was damaged or deleted since is no other number.
+    common = logs[0].keys() & logs[1].keys()
+    return differing + (["metrics.jsonl"] if any(logs[0][key] != logs[1][key] for key in common) else [])
 
 
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    return [_lasting(told) for told in read_lines(folder / "metrics.jsonl")]
+def _metrics(folder: Path) -> dict[tuple[Any, Any], dict[str, Any]]:
+    """Records by kind and step."""
+    every = read_lines(folder / "metrics.jsonl", ("kind", "step"))
+    return {(str(told["kind"]), str(told["step"])): _lasting(told) for told in every}
 
 
 def _lasting(told: Mapping[str, Any]) -> dict[str, Any]:

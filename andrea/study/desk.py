@@ -65,6 +65,12 @@ class Desk:
             self.project(self)
         return batch
 
+    def known(self) -> tuple[list[Run], dict[str, dict[str, Any]]]:
+        """Lines and results so far, with what earlier commands have done beside the study and this one will find."""
+        waiting = self.ledger.waiting
+        results = {r["run_id"]: told for r in waiting if (told := self.study.store.result(r["run_id"])) is not None}
+        return [*self.ledger.runs, *waiting], self.results | results
+
     @property
     def untuned(self) -> list[str]:
         """Arms of which a tuning run failed: without it they have no rate."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from andrea.errors import UserError
 from andrea.store.studies import StudyFolder
 from andrea.study.events import Run
+from andrea.study.frozen import FrozenStudy
 
 OWN = ("tune", "trial", "replicate")
 """Phases of the study itself; controls, budgets and a confirmation are trained beside it."""
@@ -48,6 +49,22 @@ class Ledger:
     def beside(self, phase: str, why: str) -> list[Run]:
         """What earlier commands have recorded of one thing that is trained beside the study."""
         return [run for run in self._known if (run["phase"], run["why"]) == (phase, why)]
+
+    @property
+    def waiting(self) -> list[Run]:
+        """What earlier commands have recorded of what is trained beside the study, and nobody has derived again yet."""
+        return [run for run, done in zip(self._known, self._derived, strict=True) if _sequence(run) and not done]
+
+    def require_same(self, study: FrozenStudy) -> None:
+        """Make sure that the study's own runs, as recorded, would have the same ids today.
+
+        Raises:
+            Replanned: they would not.
+        """
+        for number, run in enumerate(self._known):
+            if not _sequence(run) and run["arm"] in study.arms:
+                again = study.run({"trial": None, "generation": None, **run}, run["seed"])
+                self._compare(run, {**run, "run_id": again["run_id"]}, number)
 
     def expect(self, planned: Sequence[Run], without: Sequence[str] = ()) -> None:
         """The next lines are these: compare what is recorded, append the rest.

@@ -3,7 +3,8 @@
 Rates are not chosen anew where that would need other runs: a replicate is judged at the rate that it was trained at.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -94,14 +95,15 @@ def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
     stored: Choices = folder.read("choices.json") or {}
     choices, notes = _choices(study, runs, results, stored)
     after = verdicts(study, choices, runs, results)
-    found = Regraded(name, before.get("method"), METHOD, _changes(before, after), notes=notes)
-    if before.get("method") == METHOD and not found.changed:
+    method = before.get("method")
+    found = Regraded(name, method if isinstance(method, int) else None, METHOD, _changes(before, after), notes=notes)
+    if method == METHOD and not found.changed:
         return found
     written = {"verdict.json": (before, after)}
     if choices != stored:
         written["choices.json"] = (dict(stored), dict(choices))
     for file, (old, new) in written.items():
-        found.kept.append(_keep(folder, file, old, before.get("method")))
+        found.kept.append(_keep(folder, file, old, found.method_before))
         folder.write(file, new)
     return found
 
@@ -130,10 +132,19 @@ def _choices(
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     changes = []
     for kind, name in (("verdicts", _arm), ("effects", _effect)):
-        old = {name(told): _said(told) for told in before.get(kind) or []}
+        old = _old(before.get(kind), name)
         for told in after.get(kind) or []:
             changes.append(Change(name(told), old.get(name(told), "none"), _said(told), told["reason"]))
     return changes
+
+
+def _old(told: Any, name: Callable[[Mapping[str, Any]], str]) -> dict[str, str]:
+    """What an older verdict.json says, by name; what others have written there that says nothing is passed over."""
+    found = {}
+    for entry in told if isinstance(told, list) else []:
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            found[name(entry)] = _said(entry)
+    return found
 
 
 def _arm(verdict: Mapping[str, Any]) -> str:
@@ -153,9 +164,9 @@ def _said(verdict: Mapping[str, Any]) -> str:
 
 def _keep(folder: StudyFolder, file: str, content: dict[str, Any], method: int | None) -> str:
     """Keep what a file was under a name that says of which method it is; an older copy is never overwritten."""
-    stem, number = file.removesuffix(".json"), 1
+    stem, number = f"{file.removesuffix('.json')}-{'before' if method is None else f'method{method}'}", 1
     while True:
-        name = f"{stem}-method{method}{f'-{number}' if number > 1 else ''}.json"
+        name = f"{stem}{f'-{number}' if number > 1 else ''}.json"
         if not (folder.path / name).exists():
             folder.write(name, content)
             return name

@@ -5,6 +5,7 @@ machine keeps it. Delete it to measure again.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -70,10 +71,20 @@ def _ratio(told: Mapping[str, Any]) -> str:
 
 def read(folder: StudyFolder, study: FrozenStudy) -> dict[str, Any] | None:
     """speed.json where it is there, whole, and of these arms."""
-    found = read_mapping(folder.path / FILE)
-    if found is None or found.get("format") != FORMAT or set(found.get("arms") or ()) != set(study.arms):
+    found = read_mapping(folder.path / FILE) or {}
+    arms, ratio = found.get("arms"), found.get("ratio")
+    if found.get("format") != FORMAT or not isinstance(arms, dict) or not isinstance(ratio, dict):
         return None
-    return found
+    whole = arms.keys() == set(study.arms) and len(arms.keys() - ratio.keys()) == 1  # the baseline's is to itself
+    return found if whole and all(map(_is_ratio, ratio.values())) else None
+
+
+def _is_ratio(told: Any) -> bool:
+    """Whether this is a ratio of times with its interval, or without."""
+    if not isinstance(told, dict):
+        return False
+    ends = [told[end] for end in ("low", "high") if told.get(end) is not None]
+    return all(isinstance(value, int | float) and 0 < value < math.inf for value in (told.get("ratio"), *ends))
 
 
 def equal_tokens(study: FrozenStudy, speed: Mapping[str, Any] | None, kind: Literal["flops", "time"]) -> dict[str, int]:

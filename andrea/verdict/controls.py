@@ -8,6 +8,7 @@ A run that diverged or stalled is a result and is judged here; one that failed o
 docs/method.md, *Controls*.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -83,9 +84,11 @@ def repeat(
     fates = [_fate(first), _fate(again)]
     if fates[0] != fates[1]:
         return Repeat(False, f"the run {fates[0]}, its repeat {fates[1]}", deterministic)
-    difference = None if first.loss is None or again.loss is None else abs(first.loss - again.loss)
+    losses = [run.loss for run in (first, again)]
+    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    difference = abs(finite[0] - finite[1]) if len(finite) == 2 else None
     if deterministic:
-        if differing := dict.fromkeys([*(["loss"] if first.loss != again.loss else []), *changed]):
+        if differing := dict.fromkeys([*(["loss"] if repr(losses[0]) != repr(losses[1]) else []), *changed]):
             said = f"the repeat differs in {_listed(list(differing))}, on a route that gives the same bits"
             return Repeat(False, said, True, difference)
         return Repeat(True, "the repeat is the same to the last bit", True, difference)
@@ -138,7 +141,7 @@ def ruler(
     """Judge the baseline on `factor` times the tokens: below 1 it must come out worse, above 1 better.
 
     A one-sided paired t test at `alpha`. Where runs on fewer tokens diverged or stalled nothing is averaged: those came
-    out worse, and the ruler holds if every other pair did too.
+    out worse, and the ruler holds if every other pair did too, by a sign test at the same level (2^-n < alpha).
 
     Args:
         baseline: replicates by seed.
@@ -153,9 +156,11 @@ def ruler(
     budget, must = f"{factor:g}× the tokens", "worse" if factor < 1 else "better"
     values = [d.difference if factor < 1 else -d.difference for d in found.differences]
     if lost := _unstable(other, seeds):
-        ok = factor < 1 and all(value > 0 for value in values)
-        rest = "the other pairs are worse too" if ok else "the other pairs do not all show it"
+        told, seen = factor < 1 and all(value > 0 for value in values), 0.5 ** len(seeds) < alpha
+        ok = told and seen
+        rest = "the other pairs are worse too" if told else "the other pairs do not all show it"
         said = f"{lost} on {budget}" + (f"; {rest}" if factor < 1 and values else "")
+        said += f", as chance has it in one study of {2 ** len(seeds)}" if told and not seen else ""
         return _without_numbers(found, ok, said)
     p = paired.p_value(values, 0.0, "greater")
     mean = float(found.mean or 0.0)

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 LEVEL = 0.95
 
+Array = NDArray[np.float64]
 Losses = Mapping[int, Mapping[str, tuple[int, float]]]
 """By seed and document: evaluated tokens, and the loss on them in nats per token."""
 
@@ -62,7 +64,7 @@ def over_documents(arm: Losses, baseline: Losses) -> Documents:
         return Documents(n, None, None, reason="a loss is not finite")
     if n < 2:
         return Documents(n, mean, None, reason="one document says nothing about others")
-    error, freedom = _sandwich(delta - mean, share)
+    error, freedom = _sandwich(delta - mean, tokens)
     half = error * float(-special.stdtrit(freedom, (1 - LEVEL) / 2))
     return Documents(n, mean, (mean - half, mean + half), LEVEL, freedom)
 
@@ -80,19 +82,17 @@ def _not_paired(arm: Losses, baseline: Losses) -> str:
     return ""
 
 
-def _sandwich(
-    residuals: np.ndarray[Any, np.dtype[np.float64]], share: np.ndarray[Any, np.dtype[np.float64]]
-) -> tuple[float, float]:
-    """Standard error of the weighted mean, and its degrees of freedom.
+def _sandwich(residuals: Array, tokens: Array) -> tuple[float, float]:
+    """Standard error of the mean weighted by tokens, and its degrees of freedom.
 
     V = Σ p² e² / (1 − p) is unbiased where documents scatter as their length says (variance ∝ 1/tokens), and robust
-    where not; it is a quadratic form δ'Aδ, so matching two moments gives (tr)² / tr² of A under that model.
+    where not; it is a quadratic form δ'Aδ, so matching two moments gives (tr)² / tr² of A under that model. There the
+    residuals have the covariance [i = j] / p_i − 1, so that with d = p² / (1 − p) the trace is Σ d (1/p − 1) = 1, and
+    that of the square Σ p² + Σ_{i≠j} d_i d_j: no matrix of documents × documents is needed.
     """
-    weight = share**2 / (1 - share)
-    variance = float(weight @ residuals**2)
-    # Residuals are M δ with M = I − 1 p', and δ scatters as 1/√p: all in units of that.
-    n = len(share)
-    scale = 1 / np.sqrt(share)
-    maker = (np.eye(n) - share[None, :]) * scale[None, :]
-    form = maker.T @ (weight[:, None] * maker)
-    return math.sqrt(variance), float(np.trace(form) ** 2 / np.sum(form * form))
+    total = tokens.sum()
+    share, rest = tokens / total, (total - tokens) / total
+    weight = share**2 / rest
+    ascending = np.sort(weight)
+    pairs = 2 * float(ascending[1:] @ np.cumsum(ascending)[:-1])  # no difference of squares: one may be huge
+    return math.sqrt(float(weight @ residuals**2)), 1 / (float(share @ share) + pairs)

@@ -23,12 +23,12 @@ Alternative = Literal["two-sided", "less", "greater"]
 
 def mean_of(values: Sequence[float]) -> float | None:
     """Mean, or None of nothing."""
-    return float(np.mean(values)) if len(values) else None
+    return math.fsum(values) / len(values) if len(values) else None
 
 
 def sd_of(values: Sequence[float]) -> float | None:
     """Standard deviation with n − 1, or None below two values."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return _mean_and_sd(values)[1] if len(values) > 1 else None
 
 
 def p_value(differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided") -> float:
@@ -50,7 +50,7 @@ def p_value(differences: Sequence[float], about: float = 0.0, alternative: Alter
 
 def beyond(differences: Sequence[float], regret: float) -> float:
     """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the larger."""
-    mean = float(np.mean(differences))
+    mean = math.fsum(differences) / len(differences)
     return p_value(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
 
 
@@ -83,9 +83,14 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
     n = len(differences)
     if n < 2:
         raise ValueError("a test needs at least two differences")
-    values = np.asarray(differences, dtype=float)
-    mean, sd = float(values.mean()), float(values.std(ddof=1))
+    mean, sd = _mean_and_sd(differences)
     return mean, sd / math.sqrt(n) if sd > ROUNDING else 0.0
+
+
+def _mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """Of a few values, at least two; exact sums, so that their order changes nothing."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

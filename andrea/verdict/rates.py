@@ -4,6 +4,7 @@ Everything here is a pure function of the points measured so far (docs/method.md
 learning rate throughout; losses are in nats per token.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -124,6 +125,7 @@ def grid(trials: int, center: float) -> list[float]:
     return [round3(10 ** (middle + step / 2)) for step in steps]
 
 
+@functools.lru_cache(maxsize=4096)
 def exponent(lr: float) -> float:
     """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not by 0.00999.
 

@@ -4,6 +4,7 @@ Two equal arms whose rates were chosen with error differ at those rates, and man
 "significant". The verdict therefore sets the regret of both arms against the effect (docs/method.md, *Regret*).
 """
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -19,19 +20,19 @@ Array = NDArray[np.float64]
 
 
 def regrets(choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0) -> dict[str, float | None]:
-    """The regret of every arm in nats: the 95th percentile, over redrawn choices, of fitted loss above its minimum.
+    """The regret of every arm in nats: the 95th percentile of what its rate costs, over curves that the noise allows.
 
-    Each draw adds fresh normal noise to the fitted losses at the arm's tuning rates, repeats the choice (vertex or
-    argmin, as was done) and reads the original parabola there. The noise has the scatter of the residuals pooled over
-    all arms; where the curve is no parabola its misfit is in that scatter too, so that a crooked curve earns a larger
+    Each draw adds fresh normal noise to the fitted losses at the arm's tuning rates, fits the parabola anew, and reads
+    how far above that curve's minimum the chosen rate lies. The noise has the scatter of the residuals pooled over all
+    arms; where the curve is no parabola its misfit is in that scatter too, so that a crooked curve earns a larger
     regret. The minimum is sought as far as the first rate that diverged or stalled: beside a cliff the best may lie
-    where no good run was.
+    where no good run was, and how low the curve falls there is as uncertain as the curve.
 
     An arm is None where no parabola could be fitted: nothing is known about what its rate cost.
 
     Args:
         choices: every arm's choice, the baseline's too.
-        draws: redrawn choices per arm.
+        draws: redrawn curves per arm.
         seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal stream within a
             version only, so numpy's version stands in verdict.json.
     """
@@ -55,22 +56,25 @@ def pooled_scatter(choices: Mapping[str, Choice]) -> tuple[float, int]:
 def _regret(choice: Choice, scatter: float, draws: int, rng: np.random.Generator) -> float | None:
     if choice.fit is None:
         return None
-    x = np.log10(choice.fit.lrs)
-    _, c1, c2 = choice.fit.coefficients
-    fitted = np.polyval(choice.fit.coefficients[::-1], x)
-    losses = fitted + scatter * rng.standard_normal((draws, len(x)))
-    redrawn = _vertices(x, losses) if choice.method == "vertex" else x[np.argmin(losses, axis=1)]
-    low, high = np.log10(choice.reach)
-    lowest = np.clip(-c1 / (2 * c2), low, high)
-    above = c2 * (redrawn - lowest) * (redrawn + lowest + c1 / c2)
-    return float(np.quantile(np.maximum(above, 0.0), QUANTILE))
+    x, centre, solver = _design(choice.fit.lrs)
+    losses = np.polyval(choice.fit.coefficients[::-1], x) + scatter * rng.standard_normal((draws, len(x)))
+    a2, a1, _ = solver @ losses.T
 
+    def curve(at: Array | float) -> Array:
+        """Every redrawn parabola, but for its constant, at a distance in decades from the centre."""
+        height: Array = (a2 * at + a1) * at
+        return height
 
-def _vertices(x: Array, losses: Array) -> Array:
-    """Vertex [draws] of the parabola through every row of `losses` [draws, len(x)], clamped; argmin if not convex."""
-    centred = x - x.mean()
-    a2, a1, _ = np.linalg.pinv(np.vander(centred, 3)) @ losses.T
+    chosen, low, high = (math.log10(lr) - centre for lr in (choice.lr, *choice.reach))
     convex = a2 > CONVEX
-    vertex = np.where(convex, -a1 / np.where(convex, 2 * a2, 1.0), centred[np.argmin(losses, axis=1)])
-    clamped: Array = np.clip(vertex, centred.min(), centred.max()) + x.mean()
-    return clamped
+    vertex = np.clip(np.where(convex, -a1 / np.where(convex, 2 * a2, 1.0), chosen), low, high)
+    least = np.minimum(curve(vertex), np.minimum(curve(low), curve(high)))
+    return float(np.quantile(np.maximum(curve(chosen) - least, 0.0), QUANTILE))
+
+
+@functools.lru_cache(maxsize=256)
+def _design(lrs: tuple[float, ...]) -> tuple[Array, float, Array]:
+    """log10 of the rates, their mean, and what makes of losses there the parabola about that mean, highest power first."""
+    x = np.log10(lrs)
+    centre = float(x.mean())
+    return x, centre, np.linalg.pinv(np.vander(x - centre, 3))

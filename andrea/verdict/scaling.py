@@ -37,7 +37,7 @@ class Slope:
 
     word: Word
     """grows, fades: further from 0, or nearer to it, at larger sizes. reverses: there with one sign at the smallest and
-    with the other at the largest. moves: the slope is there, its ends are not, so which of the three is open.
+    with the other at the largest. moves: the slope is there, and which of the three it is stays open.
     neither: no slope was seen, which is not that there is none. uncertain: the learning rates may have made it."""
     reason: str
     slope: float | None = None
@@ -47,6 +47,7 @@ class Slope:
     p: float | None = None
     """Two-sided, that the slope is 0."""
     freedom: float | None = None
+    """None also where nothing scatters."""
     paired: bool = False
     """Whether all sizes have the same seeds, so that the slope is one number per seed."""
     regret: float | None = None
@@ -109,7 +110,9 @@ def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | No
     found = _weigh(weights, effects)
     guard = _guard(weights, regrets)
     ends = [_at(float(end), centred, sizes, effects, alpha) for end in (centred.min(), centred.max())]
-    word, reason = _word(found, guard, ends, alpha)
+    low, high = float(centred.min()), float(centred.max())
+    rows = [weights, *(_line_at(at, centred) for at in (low, (low + high) / 2, high))]
+    word, reason = _word(found, guard, ends, [_sign(row, effects, regrets, alpha) for row in rows], alpha)
     return Slope(
         word=word,
         reason=reason,
@@ -117,7 +120,7 @@ def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | No
         interval=found.interval(alpha),
         level=1 - alpha,
         p=found.p(),
-        freedom=found.freedom,
+        freedom=found.freedom if math.isfinite(found.freedom) else None,
         paired=_same_seeds(effects),
         regret=guard,
         ends=ends,
@@ -196,18 +199,33 @@ def _lack_of_fit(centred: Array, effects: Effects) -> float | None:
     return min(1.0, least * (1 if len(centred) == 3 else len(centred)))
 
 
-def _word(found: _Sum, guard: float | None, ends: Sequence[End], alpha: float) -> tuple[Word, str]:
+def _sign(weights: Array, effects: Effects, regrets: Sequence[float | None], alpha: float) -> int:
+    """-1 or 1 where a weighted sum is there with that sign, beyond what the rates may have made of it; else 0."""
+    found, guard = _weigh(weights, effects), _guard(weights, regrets)
+    if guard is None or abs(found.value) <= guard:
+        return 0
+    beyond = found._replace(value=abs(found.value) - guard)
+    return 0 if beyond.p() >= alpha else 1 if found.value > 0 else -1
+
+
+def _word(
+    found: _Sum, guard: float | None, ends: Sequence[End], signs: Sequence[int], alpha: float
+) -> tuple[Word, str]:
+    """The word, from the slope and the `signs` of slope, smallest size, middle and largest size.
+
+    The effect is larger at one end than at the other where the middle between them has the slope's sign, so *grows* and
+    *fades* are said only where the middle is there too: that one end is there and the other is not would not do.
+    """
     first, last = ends
     told = f"from {first.effect:+.4f} nats at {first.size:.3g} parameters to {last.effect:+.4f} at {last.size:.3g}"
     if found.p() >= alpha:
         return "neither", f"{told}: no slope was seen, which is not that there is none"
-    beyond = found._replace(value=math.copysign(max(0.0, abs(found.value) - (guard or 0.0)), found.value))
-    if guard is None or beyond.p() >= alpha:
+    moves, smallest, middle, largest = signs
+    if not moves:
         cost = "an unknown slope" if guard is None else f"a slope of up to {guard:.4f} nats per tenfold size"
         return "uncertain", f"{told}, but the choice of learning rates may have made {cost}: tune with more trials"
-    if first.effect * last.effect >= 0:
-        word: Word = "grows" if abs(last.effect) > abs(first.effect) else "fades"
-        return word, told
-    there = [not low <= 0 <= high for low, high in (first.interval, last.interval)]
-    turns: dict[tuple[bool, bool], Word] = {(True, True): "reverses", (True, False): "fades", (False, True): "grows"}
-    return turns.get((there[0], there[1]), "moves"), told
+    if smallest * largest < 0:
+        return "reverses", told
+    if not middle:
+        return "moves", told
+    return "grows" if middle == moves else "fades", told
