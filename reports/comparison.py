@@ -109,7 +109,11 @@ def head(study: Study) -> list[Item]:
     if notes := words.notes(study):
         items.append(Bullets(notes))
     if lost := words.did_not_train(study):
-        items.append(Callout("Did not train.", lost))
+        # A grid of rates is meant to reach rates that do not train: a warning only where it cost more than that.
+        found = all((study.choices.get(arm) or {}).get("lr") for arm in study.arms)
+        gone = study.runs["stalled"] | (study.runs["outcome"] == "diverged")
+        calm = found and not gone[study.runs["phase"] != "tune"].any()
+        items.append(Callout("Did not train.", lost, "note" if calm else "warning"))
     if study.trials["ok"].any():
         items.append(rate_figure(study))
     elif study.trials["score"].notna().any():
@@ -161,7 +165,10 @@ def rate_figure(study: Study) -> Figure:
         keys["✚"] = "diverged"
     n = len(study.trials.dropna(subset=["score"]))
     spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
-    said = f"Final loss on the tune part over the peak learning rate, {text.plural(n, 'run')}, one per arm and rate."
+    said = (
+        f"Final loss over the peak learning rate, on the part of the corpus that is kept for choosing rates (tune), "
+        f"{text.plural(n, 'run')}, one per arm and rate."
+    )
     if any((choice or {}).get("method") == "vertex" for choice in study.choices.values()):
         said += (
             " Each line is the parabola fitted round the arm's best rate and spans the rates it was fitted to; its "
@@ -169,7 +176,7 @@ def rate_figure(study: Study) -> Figure:
         )
     if rate_curves.FAILED in str(spec):
         said += (
-            " Above the dashed line, off the scale, stands what did not train, a row per arm: it counts with the loss "
+            " Above the dotted line, off the scale, stands what did not train, a row per arm: it counts with the loss "
             "at initialisation."
         )
     return Figure("learning-rates", said, spec, chapters.legend(study), keys)

@@ -199,9 +199,9 @@ def speed(study: Study) -> list[Item]:
         columns += [numbers(key, header, show)] if frame[key].notna().any() else []
     level = text.percent(study.speed.get("level", 0.95))
     caption = (
-        f"Measured on {study.speed.get('device') or 'this machine'}, {_torch(study)}{study.speed.get('threads')} "
-        "threads: all arms warm, in one process, taking turns round by round, so that what the machine does meanwhile "
-        "strikes all alike. Medians over rounds with "
+        f"Measured on {study.speed.get('device') or 'this machine'}, {_torch(study)}"
+        f"{text.plural(int(study.speed.get('threads') or 1), 'thread')}: all arms warm, in one process, taking turns "
+        "round by round, so that what the machine does meanwhile strikes all alike. Medians over rounds with "
         f"{level} intervals; the ratio is the median of the ratios within rounds. Compilation is not in the steps."
     )
     return [Table("speed", caption, frame, columns)]

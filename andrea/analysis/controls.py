@@ -116,10 +116,11 @@ def scale(study: Study) -> list[Item]:
     means = pd.DataFrame([_mean(NAMES[key], found) for key, found in _paired(study).items()])
     keys = ["arm", "seed", "difference", "outcome", "baseline_outcome"]
     both = pd.concat([study.differences[keys], pairs[keys]], ignore_index=True)
-    verdicts = pd.concat([study.verdicts[list(means.columns)], means], ignore_index=True)
+    paired = study.verdicts[study.verdicts["arm"].isin(study.differences["arm"])]  # the others have nothing to draw
+    verdicts = pd.concat([paired[list(means.columns)], means], ignore_index=True)
     arms = [*study.arms, *means["arm"]]
     colors = theme.arm_colors(arms)
-    legend = {arm: (study.label(arm), colors[arm]) for arm in study.arms[1:]}
+    legend = {arm: (study.label(arm), colors[arm]) for arm in paired["arm"]}
     legend |= {name: (name, colors[name]) for name in means["arm"]}
     caption = (
         f"The arms and the controls on one axis, each against {study.called(study.baseline or '')} of the same seed: "

@@ -98,7 +98,7 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
         f"n = {n} seeds, the thin line from the least to the greatest seed, larger marks for more tokens. All on one "
         "side of 0: the effect does not hang on which text was taken; a slope or a few far marks: it does." + some
     )
-    spec = _spec(drawn, study.arms, dated)
+    spec = _spec(drawn, study.arms, dated, study.called(study.baseline or ""))
     return Figure("effect-by-document", caption, spec, legend(study, drawn["arm"]))
 
 
@@ -123,10 +123,12 @@ def place(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
     return drawn
 
 
-def _spec(drawn: pd.DataFrame, arms: Any, dated: bool) -> dict[str, Any]:
+def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[str, Any]:
     domain = near(min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0))
     scale = alt.Scale(domain=domain, nice=False, zero=False)
-    y = alt.Y("difference:Q", title=f"difference to {arms[0]} (nats)", scale=scale, axis=alt.Axis(format="+.3~f"))
+    # Every layer has the title: one without it takes it from all that share the axis.
+    how: dict[str, Any] = {"title": f"difference to {baseline} (nats)", "scale": scale}
+    y, y_low = (alt.Y(f"{key}:Q", axis=alt.Axis(format="+.3~f"), **how) for key in ("difference", "low"))
     ends = near(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
     axis = marks.counted(int(drawn["x"].min()), int(drawn["x"].max()))
     title = "year in the document's name" if dated else "documents, by their difference"
@@ -144,6 +146,6 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool) -> dict[str, Any]:
     kept = drawn[["arm", "document", "tokens", "x", "difference", "low", "high", "n"]]
     base = alt.Chart(data(kept)).transform_filter(VISIBLE).encode(x=x, color=color(arms))
     zero = alt.Chart(data(pd.DataFrame({"difference": [0.0]}))).mark_rule(strokeWidth=1.5).encode(y=y)
-    rule = base.mark_rule(strokeWidth=1, opacity=0.45).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+    rule = base.mark_rule(strokeWidth=1, opacity=0.45).encode(y=y_low, y2="high:Q")
     dots = base.mark_point(filled=True, opacity=0.85).encode(y=y, size=size, tooltip=tooltip(words))
-    return finish(alt.layer(zero, rule, dots), 300, f"Difference to {arms[0]} on every evaluated document, per arm.")
+    return finish(alt.layer(zero, rule, dots), 300, f"Difference to {baseline} on every evaluated document, per arm.")

@@ -1,6 +1,7 @@
 """The tables of a report in LaTeX (booktabs), to be put into a paper with `\\input`."""
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 
@@ -65,8 +66,10 @@ _WIDE = 28
 """Characters from which a column of text is broken into lines."""
 _LONG = 45
 """Rows from which a table may break over pages."""
-_LETTERS_PER_LINE = 110
-"""About what a line of small type holds."""
+_LETTERS_PER_LINE = 85
+"""About what a line of small type holds in an article."""
+NEEDS = r"\usepackage[T1]{fontenc} and \usepackage{booktabs,array,graphicx,longtable,textcomp}"
+"""What the preamble of a paper must load."""
 
 
 def escape(text: str) -> str:
@@ -75,17 +78,21 @@ def escape(text: str) -> str:
     return "".join(SIGNS.get(c, c) for c in re.sub(r"[\t\n]+", " ", kept))
 
 
-def table(item: Table) -> str:
-    """One table: caption, label (`tab:<name>`), rules of booktabs; over 45 rows one that breaks over pages.
+def table(item: Table, of: str = "") -> str:
+    """One table: caption, label, rules of booktabs, no wider than the text; over 45 rows one that breaks over pages.
 
-    Needs `\\usepackage[T1]{fontenc}` and `\\usepackage{booktabs,array,longtable,textcomp}`. Same cells as in every
-    other format.
+    Needs what `NEEDS` says. Same cells as in every other format.
+
+    Args:
+        item: the table.
+        of: what it is about, which makes its label, `tab:<of>-<name>`, one of several reports in a paper.
     """
     cells = item.rows()
     rows = [[escape(cell.text) for cell in row] for row in cells]
-    header = [rf"{escape(column.header)}" for column in item.columns]
+    header = [_header(item, cells, i) for i in range(len(item.columns))]
     spec = " ".join(_column(item, cells, i) for i in range(len(item.columns)))
-    title = rf"\caption{{{escape(item.caption)}}}\label{{tab:{item.name}}}"
+    label = "-".join(filter(None, [slug(of), item.name]))
+    title = rf"\caption{{{escape(item.caption)}}}\label{{tab:{label}}}"
     head = [r"\toprule", " & ".join(header) + r" \\", r"\midrule"] if any(header) else [r"\toprule"]
     body = [" & ".join(row) + r" \\" for row in rows]
     if len(rows) > _LONG:
@@ -93,6 +100,9 @@ def table(item: Table) -> str:
             r"{\footnotesize\setlength{\tabcolsep}{3pt}",
             rf"\begin{{longtable}}{{@{{}}{spec}@{{}}}}",
             title + r"\\",
+            *head,
+            r"\endfirsthead",
+            # Once more without caption and label: a label that is set on every page is defined several times.
             *head,
             r"\endhead",
             *body,
@@ -104,15 +114,33 @@ def table(item: Table) -> str:
             r"\begin{table}[htbp]",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
             title,
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{@{{}}{spec}@{{}}}}",
             *head,
             *body,
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             r"\end{table}",
         ]
-    needs = r"% andrea; needs \usepackage[T1]{fontenc} and \usepackage{booktabs,array,longtable,textcomp}"
-    return "\n".join([needs, *lines]) + "\n"
+    return "\n".join([f"% andrea; needs {NEEDS}", *lines]) + "\n"
+
+
+def slug(text: str) -> str:
+    """A text as a part of a label: letters and digits of ASCII, the rest as single hyphens."""
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def _longest(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> int:
+    """Letters of the widest cell of a column, or of the longest word over it."""
+    return max(map(len, [*(row[at].text for row in cells), *item.columns[at].header.split(" ")]))
+
+
+def _header(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
+    """What stands over a column, in as many lines as keep it from being wider than what stands in it."""
+    column = item.columns[at]
+    lines = textwrap.wrap(column.header, _longest(item, cells, at), break_long_words=False, break_on_hyphens=False)
+    told = r"\\".join(map(escape, lines))
+    return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{told}}}" if len(lines) > 1 else told
 
 
 def _column(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
@@ -120,12 +148,12 @@ def _column(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
     column = item.columns[at]
     if column.numeric:
         return "r"
-    longest = [max([len(row[i].text) for row in cells] + [len(c.header)]) for i, c in enumerate(item.columns)]
+    longest = [_longest(item, cells, i) for i in range(len(item.columns))]
     if longest[at] <= _WIDE:
         return "l"
     fixed = sum(n for n, c in zip(longest, item.columns, strict=True) if c.numeric or n <= _WIDE)
     broken = sum(1 for n, c in zip(longest, item.columns, strict=True) if not c.numeric and n > _WIDE)
-    share = max(0.12, min(0.6, (1 - fixed / _LETTERS_PER_LINE) / broken))
+    share = max(0.22, min(0.6, (1 - fixed / _LETTERS_PER_LINE) / broken))
     return rf">{{\raggedright\arraybackslash}}p{{{share:.2f}\linewidth}}"
 
 
@@ -138,7 +166,7 @@ def document(report: Report) -> str:
         "\\usepackage[a4paper,landscape,margin=15mm]{geometry}\n"
         "\\usepackage[T1]{fontenc}\n"
         "\\IfFileExists{lmodern.sty}{\\usepackage{lmodern}}{}\n"
-        "\\usepackage{booktabs,array,longtable,textcomp}\n"
+        "\\usepackage{booktabs,array,graphicx,longtable,textcomp}\n"
         f"\\title{{{escape(report.question)}}}\n"
         f"\\author{{{escape(report.title)}}}\n"
         "\\date{}\n"

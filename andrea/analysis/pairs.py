@@ -14,7 +14,8 @@ def per_seed(study: Study) -> list[Item]:
     caption = (
         f"Each small mark is one seed: the arm's final loss minus that of {study.called(study.baseline or '')} with "
         "the same initial draws and batches. The tick is their mean, the thick line its simultaneous interval. An arm "
-        "differs where the line misses 0 and does not matter where it lies inside the shaded band of ±m. No mean is "
+        "differs where the line misses 0 by more than the choice of rates may have cost, and does not matter where it "
+        "lies inside the shaded band of ±m. No mean is "
         "drawn before the verdict, and none of an arm of which a pair is not whole."
     )
     shown = pairs.assign(label=pairs["arm"].map(study.label))

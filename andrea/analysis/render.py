@@ -186,7 +186,7 @@ def write(report: Report, folder: Path, out: Path, formats: Sequence[str], refre
         put("report.json", machine.as_json(report))
     if "tex" in formats:
         for table in report.shown():
-            put(f"{table.name}.tex", latex.table(table))
+            put(f"{table.name}.tex", latex.table(table, report.title.split(" · ")[0]))
         put("report.tex", latex.document(report))
     for name, frame in report.tables().items() if {"csv", "parquet"} & set(formats) else ():
         if "csv" in formats:

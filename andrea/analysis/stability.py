@@ -78,7 +78,11 @@ def sensitivity(study: Study) -> list[Item]:
             span = [min(found["rates"]), max(found["rates"])] if found.get("rates") else [np.nan, np.nan]
             row = {"arm": arm, "label": study.label(arm), "from_rate": span[0], "to_rate": span[1]}
             row |= {key: np.nan if found.get(key) is None else found[key] for key in ("value", "best", "n")}
-            rows.append(row | {"reason": found.get("reason") or ""})
+            reason = found.get("reason") or ""
+            if found.get("value") is not None and not study.trials[study.trials["arm"] == arm]["ok"].any():
+                # What is bad at every rate is level, which is no sign of a wide valley.
+                row, reason = row | {"value": np.nan}, "trained at none of these rates"
+            rows.append(row | {"reason": reason})
     if not rows:
         return []
     frame = pd.DataFrame(rows)

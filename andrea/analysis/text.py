@@ -119,7 +119,7 @@ def seconds(value: Any) -> str:
 
 def percent(value: Any) -> str:
     """A share as a percentage with at most one decimal."""
-    return NOTHING if absent(value) else f"{100 * float(value):.3g}\N{NO-BREAK SPACE}%"
+    return NOTHING if absent(value) else _minus(f"{100 * float(value):.3g}\N{NO-BREAK SPACE}%")
 
 
 def share(value: Any) -> str:
@@ -152,6 +152,22 @@ def listing(parts: Sequence[str]) -> str:
 def judged(verdict: str, cause: str) -> str:
     """A verdict with its qualifier: `inconclusive (rate at edge)`."""
     return f"{verdict} ({cause})" if cause else verdict
+
+
+_OPEN = ("inconclusive", "invalid")
+"""Verdicts that say nothing of the arm, so that no other one contradicts them."""
+
+
+def confirmed(first: str, again: str) -> str:
+    """What a confirmation makes of a verdict: *agrees* where the word is the same, *disagrees* where both blocks of
+    seeds decide and otherwise, *not confirmed* where the second tells nothing or has no whole pairs, and *inconclusive
+    at first* or *inconclusive again* where there was nothing to confirm.
+    """
+    if first in _OPEN:
+        return f"{first} {'again' if first == again else 'at first'}"
+    if first == again:
+        return "agrees"
+    return "not confirmed" if {first, again} & {*_OPEN, "unstable"} else "disagrees"
 
 
 def note(row: dict[str, Any]) -> str:

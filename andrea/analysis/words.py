@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pandas as pd
+
 from andrea.analysis import text
 from andrea.analysis.load import Study
 from andrea.analysis.summaries import UNFINISHED, lost, still_falling
 from andrea.verdict.records import METHOD
 
-CONDITION = "at the rate this protocol chose for each arm, on this corpus, at this size"
+RATE, REGIME = "at the rate this protocol chose for each arm", "on this corpus, at this size and budget"
+"""What every verdict is conditional on: the rate, where there is one, and what the study did not vary."""
 
 
 def answer(study: Study) -> str:
@@ -22,7 +25,8 @@ def answer(study: Study) -> str:
         said = _grouped(study, rows)
     else:
         said = _clause(study, rows[0])
-    return f"{CONDITION[0].upper()}{CONDITION[1:]}, {said}."
+    given = REGIME if all(row["cause"] == "no rate trains" for row in rows) else f"{RATE}, {REGIME}"
+    return f"{given[0].upper()}{given[1:]}, {said}."
 
 
 def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
@@ -39,6 +43,10 @@ def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
         told = {"pending": "not judged yet", "equivalent": f"equivalent to {base} within ±{study.m or 0:g} nats"}
         told |= {"better": f"better than {base}", "worse": f"worse than {base}"}
         who = study.called(*(row["arm"] for row in group))
+        if word == "inconclusive":
+            verb = "differs" if len(group) == 1 else "differ"
+            said.append(f"whether {who} {verb} from {base} is {text.judged(word, cause)}")
+            continue
         said.append(f"{who} {'is' if len(group) == 1 else 'are'} {text.judged(told.get(word, word), cause)}")
     return "; ".join(said)
 
@@ -91,11 +99,11 @@ def notes(study: Study) -> list[str]:
     """What the verdict table has no room for, a line for the arms of which the same is to be said."""
     said: dict[str, list[str]] = {}
     for row in study.verdicts.to_dict("records"):
-        note = row["note"]
-        # These reasons say the number over again.
-        if row["verdict"] in ("better", "worse", "equivalent"):
-            note = note.removeprefix(row["reason"]).removeprefix("; ")
-        if note:
+        # These reasons say the number over again, or what is told of the runs that did not train.
+        again = row["verdict"] in ("better", "worse", "equivalent") or row["cause"] == "no rate trains"
+        parts = [part for part in row["note"].split("; ") if not again or part not in row["reason"].split("; ")]
+        # That a study is exploratory is said of it as a whole.
+        if note := "; ".join(part for part in parts if part and part != "exploratory"):
             said.setdefault(note, []).append(row["arm"])
     return [f"{study.called(*arms)}: {note}." for note, arms in said.items()]
 
@@ -145,11 +153,19 @@ def did_not_train(study: Study) -> str:
         return f"{said} No rate trained even the baseline: {more}"
     if (stalled[stalled["phase"] == "replicate"]["arm"] == study.baseline).any():
         return f"{said} Even the baseline stalled at its best rate: {more}"
+    if _only_too_low(study, stalled):
+        return said
     falling = still_falling(study, stalled["run_id"])
     if 2 * falling > stalled["run_id"].nunique():
         counted = f"{falling} of {text.plural(stalled['run_id'].nunique(), 'stalled run')}"
         return f"{said} The loss of {counted} was still falling, so the budget may be what is short: {more}"
     return said
+
+
+def _only_too_low(study: Study, stalled: pd.DataFrame) -> bool:
+    """Whether all that stalled were tuning runs below the rate that was chosen: no budget is short of those."""
+    chosen = stalled["arm"].map({arm: (choice or {}).get("lr") for arm, choice in study.choices.items()})
+    return bool((stalled["phase"].eq("tune") & (stalled["lr"] < pd.to_numeric(chosen))).all())
 
 
 def what_was_lost(study: Study) -> list[str]:
@@ -187,6 +203,10 @@ def what_is_missing(study: Study) -> list[str]:
     if study.kind != "sweep":
         seeds = int(study.rules.get("seeds", 0))
         for arm in study.arms:
+            tried, choice = len(study.trials[study.trials["arm"] == arm]), study.choices.get(arm)
+            if not choice and 0 < tried < (trials := int(study.rules.get("trials", 0))):
+                left = text.plural(trials - tried, "run in tuning", "runs in tuning")
+                lines.append(f"{study.called(arm)}: {left} not planned yet")
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
             if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):
                 lines.append(f"{study.called(arm)}: {text.plural(seeds - planned, 'replicate')} not planned yet")
