@@ -84,11 +84,10 @@ def repeat(
     fates = [_fate(first), _fate(again)]
     if fates[0] != fates[1]:
         return Repeat(False, f"the run {fates[0]}, its repeat {fates[1]}", deterministic)
-    losses = [run.loss for run in (first, again)]
-    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
-    difference = abs(finite[0] - finite[1]) if len(finite) == 2 else None
+    losses = [run.loss if run.loss is not None and math.isfinite(run.loss) else None for run in (first, again)]
+    difference = None if losses[0] is None or losses[1] is None else abs(losses[0] - losses[1])
     if deterministic:
-        if differing := dict.fromkeys([*(["loss"] if repr(losses[0]) != repr(losses[1]) else []), *changed]):
+        if differing := dict.fromkeys([*(["loss"] if losses[0] != losses[1] else []), *changed]):
             said = f"the repeat differs in {_listed(list(differing))}, on a route that gives the same bits"
             return Repeat(False, said, True, difference)
         return Repeat(True, "the repeat is the same to the last bit", True, difference)
