@@ -139,6 +139,22 @@ def test_what_was_kept_is_never_overwritten(study) -> None:
     assert json.loads((folder.path / "verdict-method1-2.json").read_text()) == second
 
 
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ({"verdicts": 5, "complete": True}, "verdict-before.json"),
+        ({"verdicts": [{}, 1, {"arm": "relu"}], "method": 1}, "verdict-method1.json"),
+        ({"verdicts": [], "method": "/../../x", "asked": 5}, "verdict-before.json"),
+    ],
+)
+def test_what_an_unreadable_verdict_said_is_kept_and_is_no_word(study, content, kept) -> None:
+    folder, store = study
+    folder.write("verdict.json", content)
+    found = regrade(folder, store)
+    assert [change.before for change in found.changes] == ["none", "none"] and found.kept == [kept]
+    assert folder.read(kept) == content and verdict(folder)["verdict"] == "worse"
+
+
 def test_lost_runs_are_not_judged_as_missing(study) -> None:
     folder, store = study
     pretend(folder)

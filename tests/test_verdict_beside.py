@@ -129,7 +129,8 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form(lengths: list[int]) 
     found = over_documents(runs(np.ones((1, len(lengths))), tokens), runs(np.zeros((1, len(lengths))), tokens))
     p = tokens / tokens.sum()
     maker = np.eye(len(p)) - p[None, :]
-    form = np.diag(p**-0.5) @ maker.T @ np.diag(p**2 * tokens.sum() / (tokens.sum() - tokens)) @ maker @ np.diag(p**-0.5)
+    maker = maker @ np.diag(p**-0.5)
+    form = maker.T @ np.diag(p**2 * tokens.sum() / (tokens.sum() - tokens)) @ maker
     assert found.freedom == pytest.approx(np.trace(form) ** 2 / np.sum(form * form), rel=1e-6)
     assert 1 - 1e-9 <= found.freedom <= len(p) - 1 + 1e-9
 

@@ -308,6 +308,29 @@ def test_a_constant_added_to_both_arms_changes_no_verdict(pairs: list[tuple[floa
     assert here.verdict == there.verdict
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.lists(PAIRS, min_size=2, max_size=4), st.floats(-3, 3), st.permutations(range(4)))
+def test_neither_the_unit_of_the_loss_nor_the_order_of_the_arms_changes_a_word(
+    sets: list[list[tuple[float, float]]], decades: float, order: list[int]
+) -> None:
+    n = min(len(pairs) for pairs in sets)
+
+    def judged(unit: float, rows: list[int]) -> dict[str, Verdict]:
+        base = arm("base", [unit * b for b, _ in sets[0][:n]], regret=0.001 * unit)
+        arms = [arm(f"a{i}", [unit * (b + sets[i][s][1]) for s, (b, _) in enumerate(sets[0][:n])]) for i in rows]
+        return {v.arm: v for v in judge(Protocol(m=0.05 * unit), base, arms, seeds=range(n))}
+
+    here, there = judged(1.0, list(range(len(sets)))), judged(10**decades, [i for i in order if i < len(sets)])
+    for name, verdict in here.items():
+        told = [
+            verdict.p_holm,
+            verdict.p_holm_regret,
+            *(len(sets) * (p or 0) for p in (verdict.tost_p, verdict.tost_p_regret)),
+        ]
+        if (verdict.sd or 0) > 1e-8 and not any(abs((p or 0) - 0.05) < 1e-6 for p in told):
+            assert str(there[name]) == str(verdict)
+
+
 @calm
 @given(st.integers(0, 500), st.floats(0.0, 0.1))
 def test_regret_can_only_make_a_verdict_uncertain(seed: int, regret: float) -> None:

@@ -78,7 +78,7 @@ def test_a_slope_between_ends_that_are_not_there_only_moves() -> None:
 
 
 def test_an_effect_that_turns_round_is_rarely_said_to_grow_or_to_fade() -> None:
-    """As large at both sizes, with other signs: that one end is there and the other is not says nothing of which is larger."""
+    """As large at both sizes, with other signs: that one end is there and one is not tells of no larger one."""
     rng, said = np.random.default_rng(5), []
     for _ in range(300):
         ends = [{s: mean + 0.005 * float(rng.standard_normal()) for s in range(5)} for mean in (-0.006, 0.006)]

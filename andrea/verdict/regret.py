@@ -74,7 +74,7 @@ def _regret(choice: Choice, scatter: float, draws: int, rng: np.random.Generator
 
 @functools.lru_cache(maxsize=256)
 def _design(lrs: tuple[float, ...]) -> tuple[Array, float, Array]:
-    """log10 of the rates, their mean, and what makes of losses there the parabola about that mean, highest power first."""
-    x = np.log10(lrs)
+    """log10 of the rates, their mean, and what turns losses there into the parabola about it, highest power first."""
+    x: Array = np.log10(lrs)
     centre = float(x.mean())
-    return x, centre, np.linalg.pinv(np.vander(x - centre, 3))
+    return x, centre, np.asarray(np.linalg.pinv(np.vander(x - centre, 3)), dtype=np.float64)

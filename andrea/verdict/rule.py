@@ -97,7 +97,8 @@ def what_would_tell(m: float, n: int, needed: int | None, guarded: int | None) -
     if needed is None:
         return f"neither a difference nor its absence shows; no sensible number of pairs would see {m:g} nats"
     if needed <= n:
-        return f"a difference of {m:g} nats would have shown, its absence does not: the effect is near that size"
+        seen = f"{n} pairs see a difference of {m:g} nats four times in five"
+        return f"{seen}; here neither it nor its absence shows, so the effect may be none or near that size"
     more = f" ({guarded} with the regret subtracted)" if guarded not in (None, needed) else ""
     return f"would need about {needed} pairs to see {m:g} nats{more}; this study has {n}"
 

@@ -148,9 +148,9 @@ def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[
 def _outside(estimate: float, first: float, last: float) -> str:
     """Why the effect cannot be read off rulers that reach one halving either way; empty where it can."""
     if estimate > 1:
-        return "the arm is worse than the baseline on half the tokens"
+        return f"{'' if first > 1 else 'as measured, '}the arm is worse than the baseline on half the tokens"
     if estimate < -1:
-        return "the arm is better than the baseline on double the tokens"
+        return f"{'' if last < -1 else 'as measured, '}the arm is better than the baseline on double the tokens"
     if last > 1:
         told = f"; the arm saves at most {_share(first):.0%}" if first >= -1 else ""
         return f"the interval reaches beyond the baseline on half the tokens{told}"
