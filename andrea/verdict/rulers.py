@@ -17,7 +17,7 @@ for a ratio of two paired means, exact where differences and rulers are normal. 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -152,10 +152,15 @@ def _outside(estimate: float, first: float, last: float) -> str:
     if estimate < -1:
         return f"{'' if last < -1 else 'as measured, '}the arm is better than the baseline on double the tokens"
     if last > 1:
-        told = f"; the arm saves at most {_share(first):.0%}" if first >= -1 else ""
+        told = f"; {_bound(_share(first), 'most')}" if first >= -1 else ""
         return f"the interval reaches beyond the baseline on half the tokens{told}"
     if first < -1:
-        return (
-            f"the interval reaches beyond the baseline on double the tokens; the arm saves at least {_share(last):.0%}"
-        )
+        return f"the interval reaches beyond the baseline on double the tokens; {_bound(_share(last), 'least')}"
     return ""
+
+
+def _bound(share: float, of: Literal["most", "least"]) -> str:
+    """The end of an interval that is known, in words: what saves at most a negative share takes at least that more."""
+    if share >= 0:
+        return f"the arm saves at {of} {share:.0%} of the tokens"
+    return f"the arm takes at {'least' if of == 'most' else 'most'} {-share:.0%} more tokens"
