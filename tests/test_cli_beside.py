@@ -8,6 +8,7 @@ from study_fakes import go, make_study, misbehave
 from typer.testing import CliRunner
 
 from andrea.cli.app import app
+from andrea.cli.beside import confirmation, saved_in_words
 from andrea.cli.outcome import outcome_text
 from andrea.cli.status import one, summarise
 
@@ -75,6 +76,8 @@ def test_a_dry_run_says_it_in_words(place):
     "arguments, said",
     [
         (["--equal", "flop"], "--equal 'flop': no budget to compare at; did you mean 'flops'?"),
+        (["--equal", ""], "--equal '': no budget to compare at; there are flops, time"),
+        (["--equal", "flops", "--equal", "tim"], "--equal 'tim': no budget to compare at; did you mean 'time'?"),
         (["--controls", "--tokens", "32"], "--controls: train.tokens 32 is a single batch, and the ruler trains half"),
     ],
 )
@@ -110,6 +113,20 @@ def test_the_outcome_has_a_line_for_every_control_and_the_confirmation_beside_th
         line.startswith("relu: at equal flops n/a: its training costs what the baseline's does") for line in lines
     )
     assert not any(ord(c) < 32 for line in lines for c in line)
+
+
+def test_tokens_saved_are_written_as_in_the_report():
+    told = saved_in_words({"saved": -0.07, "interval": [-0.145, 0.018], "reason": ""})
+    assert told.replace("\N{NO-BREAK SPACE}", " ") == (
+        "takes 7 % more tokens than the baseline for the same loss [−1.8 %, 14.5 %]"
+    )
+
+
+@pytest.mark.parametrize(("again", "said"), [("inconclusive", "not confirmed"), ("better", "disagrees")])
+def test_a_confirmation_is_told_as_in_the_report(again, said):
+    first, second = {"arm": "relu", "verdict": "worse"}, {"arm": "relu", "verdict": again, "mean": 0.011}
+    told = {"complete": True, "agrees": {"relu": False}, "verdicts": [second]}
+    assert confirmation({"verdicts": [first], "confirmation": told}) == {"relu": f"{again} +0.0110, {said}"}
 
 
 @pytest.mark.usefixtures("faked")

@@ -7,6 +7,7 @@ from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, tr
 from andrea.errors import StudyError, UserError
 from andrea.study import speed
 from andrea.study.asked import asked_of, budgets
+from andrea.study.frozen import FrozenStudy
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 TOKENS = 5120
@@ -85,6 +86,15 @@ def test_a_confirmation_given_again_resumes_and_then_says_that_there_is_one(tmp_
         f"study {folder.path.name} has its confirmation: there is one per study, not as many as it takes to agree"
     ]
     assert (outcome(folder), len(trainings(tmp_path))) == (before, trained)
+
+
+def test_a_confirmation_that_is_there_stays_where_a_later_control_fails(tmp_path):
+    folder, store = study(tmp_path)
+    assert go(folder, store, confirm=True).complete
+    before = told(folder)["confirmation"]
+    misbehave(tmp_path, "raise", repeat=1)
+    assert not go(folder, store, controls=True).complete
+    assert told(folder)["confirmation"] == before and before["agrees"] == {"relu": True}
 
 
 def test_a_confirmation_uses_no_seed_of_tuning_replication_or_the_a_a_control(tmp_path):
@@ -168,6 +178,40 @@ def test_a_speed_that_cannot_be_measured_costs_a_line_and_that_budget(tmp_path, 
     assert any("no memory" in line for line in watch.lines)
     assert told(folder)["equal"]["time"]["relu"] == {"na": "the speed of the arms could not be measured"}
     assert told(folder)["controls"]["ruler"]["ok"]
+
+
+def test_a_speed_that_is_measured_anew_changes_no_family(tmp_path):
+    folder, store = study(tmp_path, arms=ARMS)
+    ratio = {"relu": {"ratio": 0.8}, "swiglu": {"ratio": 1.02, "low": 0.9, "high": 1.1}}
+    measured = {"format": speed.FORMAT, "arms": {arm: {} for arm in ARMS}, "ratio": ratio}
+    folder.write(speed.FILE, measured)
+    assert go(folder, store, equal=("time",)).complete
+    before = told(folder)["equal"]["time"]["relu"]
+    folder.write(speed.FILE, {**measured, "ratio": {**ratio, "swiglu": {"ratio": 1.2, "low": 1.1, "high": 1.3}}})
+    assert go(folder, store).complete
+    after = told(folder)["equal"]["time"]
+    assert after["relu"] == before and (before["arms"], before["n"]) == (1, 3)
+    assert "what was measured since changes no plan" in after["swiglu"]["na"]
+
+
+@pytest.mark.parametrize(
+    "told_of",
+    [
+        {"arms": 5, "ratio": {}},
+        {"arms": {"gelu_tanh": {}, "relu": {}}},
+        *({"arms": {"gelu_tanh": {}, "relu": {}}, "ratio": ratio} for ratio in (5, {}, {"relu": 1.5}, {"swiglu": {}})),
+        *(
+            {"arms": {"gelu_tanh": {}, "relu": {}}, "ratio": {"relu": {"ratio": 0.7, **ratio}}}
+            for ratio in ({"ratio": 0}, {"ratio": -1}, {"ratio": "1"}, {"low": "x"}, {"ratio": None}, {"high": -2})
+        ),
+    ],
+)
+def test_a_speed_of_another_shape_is_none(tmp_path, told_of):
+    folder, store = study(tmp_path)
+    folder.write(speed.FILE, {"format": speed.FORMAT, **told_of})
+    assert speed.read(folder, FrozenStudy(folder, store)) is None
+    (folder.path / speed.FILE).write_text(f'{{"format": {speed.FORMAT}, "arms": {{"relu": NaN')
+    assert speed.read(folder, FrozenStudy(folder, store)) is None
 
 
 def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkeypatch):

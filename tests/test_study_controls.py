@@ -124,11 +124,11 @@ def test_a_failed_ruler_voids_only_what_saw_nothing(tmp_path):
 
 
 def test_a_ruler_run_that_diverges_came_out_worse(tmp_path):
-    folder, store = study(tmp_path)
+    folder, store = study(tmp_path, seeds=5)
     misbehave(tmp_path, "diverge", tokens=TOKENS // 2, seed=replication_seed(1))
     assert go(folder, store, controls=True).complete
     told = controls(folder)["ruler"]
-    assert (told["ok"], told["n"], told["mean"], len(told["differences"])) == (True, 2, None, 2)
+    assert (told["ok"], told["n"], told["mean"], len(told["differences"])) == (True, 4, None, 4)
     assert folder.read("verdict.json")["tokens_saved"]["relu"]["saved"] is None
 
 
@@ -258,6 +258,54 @@ def test_on_another_platform_a_finished_study_is_read_and_not_asked_for_more(tmp
     with pytest.raises(UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"):
         go(folder, store, confirm=True)
     assert folder.complete and not asked_of(folder).confirm
+
+
+def test_a_study_whose_runs_would_have_other_ids_today_is_not_asked_for_more(tmp_path, monkeypatch):
+    folder, store = study(tmp_path)
+    assert go(folder, store).complete
+    before, known = outcome(folder), fakes.frozen.identify
+
+    def raised(config, fingerprint, platform, repeat=0):
+        told = {**known(config, fingerprint, platform, repeat)[0], "numerics": 2}
+        return told, fakes.digest(told)
+
+    monkeypatch.setattr(fakes.frozen, "identify", raised)
+    with pytest.raises(UserError, match="its runs would have other ids"):
+        go(folder, store, controls=True)
+    assert folder.complete and not asked_of(folder)
+    assert go(folder, store).complete and outcome(folder) == before
+
+
+def test_a_control_that_failed_is_told_while_more_is_trained(tmp_path):
+    folder, store = study(tmp_path)
+    misbehave(tmp_path, "shift", repeat=1)
+    assert go(folder, store, controls=True).complete
+    with pytest.raises(KeyboardInterrupt):
+        go(folder, store, Impatient(len(folder.runs()) + 1), confirm=True)
+    told = folder.read("verdict.json")
+    assert not told["complete"] and told["controls"]["repeat"]["ok"] is False
+    assert verdict(folder)["cause"] == "control failed"
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "none"])
+def test_damage_to_the_log_of_a_repeat_is_no_other_number(tmp_path, damage):
+    folder, store = study(tmp_path)
+    assert go(folder, store, controls=True).complete
+    [run_id] = [run["run_id"] for run in folder.runs() if run["why"] == "repeat"]
+    log = store.folder(run_id) / "metrics.jsonl"
+    log.unlink() if damage == "none" else log.write_bytes(b"rubbish\n{}\n")
+    assert go(folder, store).complete and controls(folder)["repeat"]["ok"]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"equal": 5}', '{"equal": [["flops"], 1]}', '{"equal": null, "controls": 0}', "[]"]
+)
+def test_a_file_of_what_was_asked_of_another_shape_asks_for_nothing(tmp_path, content):
+    folder, store = study(tmp_path)
+    assert go(folder, store).complete
+    (folder.path / "asked.json").write_text(content)
+    assert folder.complete and not asked_of(folder)
+    assert go(folder, store).complete
 
 
 def test_where_losses_may_differ_by_rounding_the_repeat_has_to_be_within_m(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from multiprocessing import forkserver
 
 import pytest
 import study_fakes as fakes
-from study_fakes import make_study, misbehave, outcome, trainings
+from study_fakes import go, make_study, misbehave, outcome, trainings
 from test_study_executors import ended, local, one_job
 
 from andrea.errors import StudyError, warn
@@ -54,6 +54,27 @@ def test_what_can_be_derived_is_derived_again_where_it_is_damaged(tmp_path, name
     path.write_bytes(path.read_bytes()[:200] + b"\n\xff rubbish\n" + path.read_bytes()[200:])
     assert run_study(folder, store, inline()).complete
     assert outcome(folder) == expected and len(trainings(tmp_path)) == trained
+
+
+@pytest.mark.parametrize(("where", "line"), [(3, "{}"), (-2, '{"run_id": "x", "phase": "control", "why": "repeat"}')])
+def test_a_line_that_names_no_run_is_planned_again_with_all_after_it(tmp_path, where, line):
+    folder, store = make_study(tmp_path, train={"train.tokens": 5120}, trials=3)
+    assert go(folder, store, controls=True, confirm=True, equal=("flops", "time")).complete
+    before, path = outcome(folder), folder.path / "runs.jsonl"
+    lines = path.read_text().splitlines()
+    lines[where] = line
+    path.write_text("\n".join(lines) + "\n")
+    assert go(folder, store).complete and outcome(folder) == before
+
+
+def test_a_tuning_run_that_is_lost_and_fails_now_is_told_and_tried_again(tmp_path):
+    folder, store, expected = complete(tmp_path)
+    [lost, *_] = [run["run_id"] for run in folder.runs() if run["arm"] == "relu"]
+    (store.folder(lost) / "result.json").unlink()
+    misbehave(tmp_path, "raise", times=4, activation="relu", lr=folder.runs()[1]["lr"])
+    with pytest.raises(StudyError, match="a tuning run of relu has lost its result, and failed at every try now"):
+        go(folder, store)
+    assert run_study(folder, store, inline()).complete and outcome(folder) == expected
 
 
 @pytest.mark.parametrize("name", ["resolved.json", "protocol.yaml", "study.json"])

@@ -97,7 +97,7 @@ Confirm = Annotated[
     typer.Option("--confirm", help="Also a second block of seeds, judged alone: once per study, after its verdict."),
 ]
 Equal = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--equal", metavar="LIST", help="Also compare at equal flops, time, or flops,time: arms trained on as much."
     ),

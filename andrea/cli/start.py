@@ -110,7 +110,8 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
 
         how = How(runs, slots, executor, asked(wandb, project, entity, tags), dry_run, as_json)
         base, overrides = preset and known_preset(preset), parse_overrides(settings or [])
-        beside = Asked(controls, confirm, budgets(part.strip() for part in (equal or "").split(",") if part.strip()))
+        words = [part.strip() for given in equal or [] for part in given.split(",")]
+        beside = Asked(controls, confirm, budgets([word for word in words if word] or words))
         with stdout_kept_for_json(as_json):
             spec = load(kind, name)
             answer = start(Request(spec, base, overrides, tokens, trials, seeds, study, device, beside), how)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from andrea.errors import UserError
+from andrea.errors import StudyError, UserError
 from andrea.store.studies import StudyFolder
 from andrea.study.events import Run
 from andrea.study.frozen import FrozenStudy
@@ -74,6 +74,7 @@ class Ledger:
 
         Raises:
             Replanned: a recorded line differs that is not provisional.
+            StudyError: an arm is left out now whose runs were planned when it could be tuned.
         """
         left = self._left()
         for run in planned:
@@ -110,6 +111,11 @@ class Ledger:
         if known == run:
             return
         name = self._folder.path.name
+        if run.get("without") and not known.get("without"):
+            raise StudyError(
+                f"study {name}: a tuning run of {', '.join(run['without'])} has lost its result, and failed "
+                f"at every try now (andrea status {name} says why); the same command given again tries once more"
+            )
         changed = sorted(key for key in known.keys() | run.keys() if known.get(key) != run.get(key))
         why = f"line {number + 1} of its runs.jsonl differs in {', '.join(changed)}"
         if changed == ["run_id"]:
