@@ -90,6 +90,17 @@ def test_an_older_method_that_said_the_same_is_still_replaced(study) -> None:
     assert folder.read("verdict.json")["method"] == METHOD
 
 
+def test_the_studys_own_command_keeps_what_an_older_method_said(study) -> None:
+    folder, store = study
+    was, older = folder.read("verdict.json"), pretend(folder, verdict="inconclusive", cause="rate at edge")
+    go(folder, store)
+    assert folder.read("verdict.json") == was
+    assert json.loads((folder.path / "verdict-method1.json").read_text()) == older
+    go(folder, store)
+    kept = sorted(path.name for path in folder.path.glob("*-method*.json"))
+    assert kept == ["choices-method1.json", "verdict-method1.json"], "once"
+
+
 def test_a_regret_is_drawn_anew_and_the_choices_of_then_are_kept(study) -> None:
     folder, store = study
     choices = folder.read("choices.json")

@@ -20,6 +20,7 @@ from andrea.study.executors import Executor
 from andrea.study.frozen import FrozenStudy
 from andrea.study.judgement import verdicts
 from andrea.study.ledger import Replanned
+from andrea.study.regrade import keep_older
 from andrea.study.search import search
 from andrea.study.trials import Trial
 from andrea.verdict.seeds import replication_seed, tuning_seed
@@ -86,6 +87,8 @@ def ablate(desk: Desk) -> Summary:
         runs = [study.run(row, tuning_seed(0)) for row in rows]
         desk.do(decision.phase, decision.note, runs)
         decision = _decide(desk)
+    if kept := keep_older(desk.folder):
+        desk.watch.say(f"judged by a newer method; what the older one said is kept in {', '.join(kept)}")
     choices = tuning.choices(decision, study.arms, desk.ledger.runs, desk.results)
     desk.folder.write("choices.json", choices)
     replicates = _replicates(study, choices, decision.generation)

@@ -78,6 +78,16 @@ def regrade(folder: StudyFolder, store: RunStore) -> Regraded:
         return _regrade(folder, store)
 
 
+def keep_older(folder: StudyFolder) -> list[str]:
+    """Keep what an older method said of a study that is about to be judged anew; names of the files that hold it."""
+    before = folder.read("verdict.json")
+    if not before or before.get("method") == METHOD:
+        return []
+    method = before.get("method")
+    kept = {file: told for file in ("verdict.json", "choices.json") if (told := folder.read(file))}
+    return [_keep(folder, file, told, method if isinstance(method, int) else None) for file, told in kept.items()]
+
+
 def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
     name, before = folder.path.name, folder.read("verdict.json")
     if folder.about.get("kind") == "sweep":
