@@ -304,7 +304,7 @@ def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
         Column("command", "what would measure it"),
     ]
     said = (
-        f"{text.plural(len(rest), 'claim')} without a study in this store. `--dry-run` tells what a command would take."
+        f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a command would take."
     )
     return [Table("not-measured", said, pd.DataFrame(rest), columns, stacked=True)]
 

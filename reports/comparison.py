@@ -228,7 +228,7 @@ def losses(study: Study) -> list[Item]:
     items: list[Item] = []
     if evaluated["loss"].notna().any():
         caption = (
-            f"Loss on the curve subset of the evaluated tokens ({band}). Arms are compared at the right end only, "
+            f"Loss on a fixed sample of the evaluated tokens ({band}). Arms are compared at the right end only, "
             "where every schedule has run out; a mean stops where a seed of the arm has no finite loss."
         )
         spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")

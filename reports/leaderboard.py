@@ -51,8 +51,10 @@ def answer(kept: list[Study], rows: pd.DataFrame) -> str:
     told = text.listing([f"{counts[word]} {word}" for word in order])
     said = (
         f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, each against its own "
-        f"baseline at its own size, budget and corpus: {told}."
+        f"baseline at its own size, budget and corpus: {told}"
     )
+    early = int(rows["exploratory"].sum())
+    said += f"; {early} of them exploratory, so without a number." if early else "."
     decided = rows[rows["verdict"].isin(["better", "worse"]) & rows["mean"].notna()]
     for word, ascending in (("better", True), ("worse", False)):
         ranked = decided[decided["verdict"] == word].sort_values("mean", ascending=ascending, kind="stable")
@@ -110,12 +112,18 @@ def picture(rows: pd.DataFrame) -> Figure:
         else ""
     )
     caption = (
-        f"{text.plural(drawn, 'effect')} with {'its' if drawn == 1 else 'their'} intervals, grouped by study under its "
+        f"{_counted(drawn)}, grouped by study under its "
         f"regime; the shaded band is that study's ±m. {_covers(rows)} Rows in words have no mean, and say why.{scale} "
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
     return Figure("forest", caption, forest.forest(rows), forest.legend(forest.groups(rows)), keys)
+
+
+def _counted(n: int) -> str:
+    if not n:
+        return "Effects without a number"
+    return f"{text.plural(n, 'effect')} with {'its interval' if n == 1 else 'their intervals'}"
 
 
 def _covers(rows: pd.DataFrame) -> str:
@@ -131,8 +139,7 @@ def _covers(rows: pd.DataFrame) -> str:
 
 def table(rows: pd.DataFrame) -> Table:
     """One row per effect."""
-    shown = rows.assign(judged=[text.judged(*pair) for pair in zip(rows["verdict"], rows["cause"], strict=True)])
-    shown["judged"] = shown["judged"].where(~shown["exploratory"].astype(bool), shown["judged"] + ", exploratory")
+    shown = rows.assign(judged=board.judged(rows))
     columns = [
         Column("effect", "arm"),
         Column("judged", "verdict"),

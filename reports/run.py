@@ -49,7 +49,8 @@ def answer(run: RunView) -> str:
     after = f"after {text.count(row['tokens'])} tokens"
     if row["outcome"] != "completed" or text.absent(row["loss"]):
         return f"{str(row['outcome']).capitalize()} {after}{_because(row)}: there is no final loss."
-    stalled = " It stalled: it learned hardly more than how often each token occurs." if row["stalled"] else ""
+    alone = f"how often each token occurs alone gives {text.loss(row['unigram_loss'])} nats"
+    stalled = f" It stalled: {alone}, and it ends no more than 1\N{NO-BREAK SPACE}% below." if row["stalled"] else ""
     part = f" of the {row['eval_part']} part" if row["eval_part"] else ""
     return (
         f"Completed {after} at {text.loss(row['loss'])} nats per token ({text.number(row['bpb'], 3)} bits per byte) "

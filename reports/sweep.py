@@ -55,7 +55,7 @@ def answer(study: Study, trials: pd.DataFrame) -> str:
     setting = text.listing([f"{name} {value(best[name])}" for name in summaries.parameter_names(study)])
     runs = text.plural(int(best["n"]), "run")
     return (
-        f"On this corpus and at this size the lowest of {text.plural(len(trials), 'trial')} is trial "
+        f"On this corpus, at this size and budget, the lowest of {text.plural(len(trials), 'trial')} is trial "
         f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = {runs}, chosen as "
         "the lowest, so it flatters)."
     )

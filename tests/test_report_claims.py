@@ -21,6 +21,7 @@ from andrea.study.ablation import Ablation
 from andrea.study.freeze import _digest
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "claims.py"
+pytestmark = pytest.mark.usefixtures("undrawn")
 MINE = {"claim": "Post-norm is worse.", "claimed": {"post": ["worse", "unstable"]}}
 
 

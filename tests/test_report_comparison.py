@@ -62,7 +62,7 @@ def test_the_verdict_tables_numbers_are_those_of_an_independent_calculation(whol
         f"post is worse than pre ({shown} nats of final loss, simultaneous 95\xa0% interval [{low}, {high}]"
         in page.text
     )
-    assert "At the rate this protocol chose for each arm, on this corpus, at this size, post" in page.text
+    assert "At the rate this protocol chose for each arm, on this corpus, at this size and budget, post" in page.text
     base = [whole.losses["pre", replication_seed(i)] for i in range(5)]
     assert minus(page.column("final-losses", "final loss (nats)")[0][0]) == pytest.approx(
         statistics.fmean(base), abs=5e-5
@@ -117,7 +117,7 @@ def test_the_first_screen_says_what_stalled_and_the_caption_that_the_axis_bends(
     first = page.text[: page.text.index("How it was done")]
     assert "post: 2 stalled of 7 runs in tuning, at learning rate 0.01 and 0.0316" in first
     assert first.count("at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give") == 2
-    assert "Above the dashed line, off the scale, stands what did not train" in first
+    assert "Above the dotted line, off the scale, stands what did not train" in first
     assert "m, the smallest effect of interest, is 0.05 nats" in first and "0.0187 epochs" in first
     assert "Rate hardly tuned" not in first and "Half finished" not in first
 
@@ -221,25 +221,6 @@ def test_configuration_and_environment_are_there_to_copy(page: Page) -> None:
 
 def test_the_same_study_gives_the_same_files(whole: Writer, folder: Path, tmp_path: Path) -> None:
     again = made(whole, out=tmp_path / "again")
-    for name in ("report.md", "runs.csv", "figures/learning-rates.svg", "curves.parquet"):
-        assert (again / name).read_bytes() == (folder / name).read_bytes()
-    # The library is minified anew each time; the page around it is the same.
-    pages = [(where / "report.html").read_text().split("</main>") for where in (folder, again)]
-    assert pages[0][0] == pages[1][0]
-
-
-@pytest.mark.slow
-def test_fifty_runs_of_two_thousand_points_take_less_than_ten_seconds_and_four_megabytes(tmp_path: Path) -> None:
-    import time
-
-    writer = Writer(tmp_path, arms=("pre", "post", "third"), protocol={"seeds": 10})
-    writer.points = {"evals": 40, "logs": 2000}
-    writer.tune()
-    writer.replicate({"post": 0.08})
-    writer.judge()
-    assert len(writer.folder.runs()) >= 50
-    begun = time.process_time()
-    where = made(writer)
-    assert time.process_time() - begun < 10
-    assert (where / "report.html").stat().st_size < 4e6
-    assert len(read_csv(where / "curves.csv")) == len(writer.folder.runs()) * 2041, "the files have every point"
+    names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    assert len(names) > 40
+    assert [name for name in names if (again / name).read_bytes() != (folder / name).read_bytes()] == []

@@ -19,6 +19,7 @@ from andrea.analysis.report import Bullets, Callout, Figure, Item, Report, Secti
 from andrea.verdict.seeds import replication_seed
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_an_unknown_control_passes_nothing_and_voids_nothing(study: Study) -> No
 
 def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(study: Study, page: Page) -> None:
     rows = cells(confirmation.chapter(study), "confirmation")
-    assert [(row["seeds"], row["verdict"], row["pairs"], row["agree"]) for row in rows] == [
+    assert [(row["seeds"], row["verdict"], row["pairs"], row["confirmed"]) for row in rows] == [
         ("first", "worse", "5", ""),
         ("confirmation", "worse", "5", "agrees"),
     ]
@@ -144,18 +145,32 @@ def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(stud
 
 
 @pytest.mark.parametrize(
-    ("word", "agrees", "sentence"),
+    ("first", "word", "agrees", "told", "sentence"),
     [
-        ("inconclusive", False, "A confirmation on 5 fresh seeds disagrees for post (there inconclusive)."),
-        ("inconclusive", None, "The confirmation on 5 fresh seeds is not complete yet."),
+        ("worse", "inconclusive", False, "not confirmed (inconclusive there)", "does not confirm the verdict on {} {}"),
+        ("worse", "unstable", False, "not confirmed (unstable there)", "does not confirm the verdict on {} {}"),
+        ("unstable", "worse", False, "not confirmed (worse there)", "does not confirm the verdict on {} {}"),
+        ("worse", "better", False, "disagrees (better there)", "contradicts the verdict on {} {}"),
+        ("equivalent", "worse", False, "disagrees (worse there)", "contradicts the verdict on {} {}"),
+        ("inconclusive", "worse", False, "inconclusive at first (worse there)", "decides what was open for {} {}"),
+        ("inconclusive", "inconclusive", True, "inconclusive again", "leaves {} open again"),
+        ("worse", "inconclusive", None, "not done", "The confirmation on 5 fresh seeds is not complete yet"),
     ],
 )
-def test_a_confirmation_that_disagrees_or_is_not_complete_says_so(
-    study: Study, writer: Writer, word: str, agrees: bool | None, sentence: str
+def test_a_confirmation_contradicts_only_where_both_blocks_decide(
+    study: Study, writer: Writer, first: str, word: str, agrees: bool | None, told: str, sentence: str
 ) -> None:
-    again = other(study, confirmation=confirmed(writer, word, agrees))
-    assert confirmation.sentence(again) == sentence
-    assert confirmation.in_a_word(again) == {"post": f"{'disagrees' if agrees is False else 'unknown'}: inconclusive"}
+    verdicts = [verdict | {"verdict": first} for verdict in study.verdict["verdicts"]]
+    again = other(study, verdicts=verdicts, confirmation=confirmed(writer, word, agrees))
+    whole = sentence.format("post", f"({word} there)")
+    assert confirmation.sentence(again) == f"{'' if agrees is None else 'A confirmation on 5 fresh seeds '}{whole}."
+    assert confirmation.in_a_word(again) == {"post": told}
+
+
+def test_an_arm_without_a_rate_has_no_confirmation(study: Study, writer: Writer) -> None:
+    again = other(study, confirmation=confirmed(writer, "unstable", None) | {"complete": True})
+    assert confirmation.in_a_word(again) == {"post": "not trained"}
+    assert confirmation.sentence(again) == "A confirmation on 5 fresh seeds has no run of post."
 
 
 def test_tokens_saved_have_an_interval_or_a_reason(study: Study) -> None:
@@ -185,6 +200,8 @@ def test_speed_is_measured_apart_and_the_runs_own_times_stay_no_benchmark(study:
     assert rows[1]["step (ms)"] == "54.00" and rows[1]["step time / baseline's"] == "0.900"
     assert rows[1]["its interval"] == "[0.880, 0.930]" and rows[0]["its interval"] == "–"
     assert "compilation, apart" not in rows[0], "nothing was compiled"
+    one = replace(study, speed=study.speed | {"threads": 1})
+    assert "1 thread: all arms warm" in said(budgets.speed(one))
     assert "taking turns round by round" in page.text and "are no benchmark" in page.text
 
 
@@ -221,6 +238,9 @@ def test_documents_have_an_interval_beside_that_over_seeds(study: Study) -> None
     assert row["simultaneous interval over seeds"] == f"[+{low:.4f}, +{high:.4f}]"
     each = documents.by_document(study)
     assert each["difference"].tolist() == pytest.approx([study.differences["difference"].mean()] * 2)
+    figure = documents._figure(study, each)
+    titles = [layer["encoding"]["y"].get("title") for layer in figure.spec["layer"]]
+    assert titles == ["difference to pre (nats)"] * 3, "a layer without a title takes it from the whole axis"
 
 
 @pytest.mark.parametrize(
@@ -301,4 +321,4 @@ def test_figures_call_arms_by_their_labels(study: Study) -> None:
     labelled = replace(study, protocol=study.protocol | {"arms": arms})
     figure = next(item for item in pairs.per_seed(labelled) if isinstance(item, Figure))
     told = json.dumps(figure.spec)
-    assert "difference to pre-norm </script> (nats)" in told and '\\"post\\": \\"post-norm </script>\\"' in told
+    assert "difference to pre-norm </script> (nats)" in told and '\\"post\\": \\" post-norm </script>\\"' in told

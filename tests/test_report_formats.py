@@ -165,6 +165,18 @@ def test_a_long_table_may_break_over_pages_in_latex() -> None:
     frame = pd.DataFrame({"a": [f"row {i}" for i in range(60)]})
     table = latex.table(Table("long", "Long.", frame, [Column("a", "a")]))
     assert r"\begin{longtable}" in table and r"\endhead" in table and len(tex_rows(table)) == 60
+    again = table[table.index(r"\endfirsthead") : table.index(r"\endhead")]
+    assert r"\label" not in again and r"\caption" not in again, "a label on every page is defined several times"
+
+
+def test_a_table_in_latex_is_no_wider_than_the_text_and_its_label_names_the_study() -> None:
+    frame = pd.DataFrame({"a": ["x"], "b": [0.5]})
+    item = Table("verdicts", "C.", frame, [Column("a", "arm"), numbers("b", "simultaneous interval of nats")])
+    table = latex.table(item, "Pre-norm, größer/2")
+    assert r"\label{tab:pre-norm-gr-er-2-verdicts}" in table and r"\label{tab:verdicts}" in latex.table(item, "规范")
+    assert r"\shortstack[r]{simultaneous\\interval of\\nats}" in table
+    fitted = table[table.index(r"\resizebox") : table.index(r"\begin{tabular}")]
+    assert r"\ifdim\width>\linewidth\linewidth\else\width\fi" in fitted and "graphicx" in table.splitlines()[0]
 
 
 def test_drawings_that_stand_alone_take_labels_literally(folder: Path) -> None:

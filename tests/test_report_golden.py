@@ -121,8 +121,9 @@ def test_confirmation_and_equal_budgets(golden: Golden, folder: Path, page: Page
         found = row(folder, "confirmation", arm=arm, block="confirmation")
         same(found, {key: expected[key] for key in ("mean", "low", "high", "n")})
         word = "worse" if expected["p_holm"] < 0.05 else "inconclusive"
-        assert found["word"] == word and found["agrees"] == "disagrees"
-    assert "A confirmation on 3 fresh seeds disagrees for narrow GELU and ReLU² (there inconclusive)." in page.text
+        assert found["word"] == word and found["agrees"] == "not confirmed"
+    told = "A confirmation on 3 fresh seeds does not confirm the verdict on narrow GELU and ReLU² (inconclusive there)."
+    assert told in page.text
     for kind in ("flops", "time"):
         trained = [arm for arm in golden.arms if golden.of(arm, "budget", f"equal {kind}")]
         family = golden.family({arm: golden.differences(arm, "budget", f"equal {kind}") for arm in trained})

@@ -19,6 +19,7 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "leaderboard.py"
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def grown(writer: Writer, times: int) -> Writer:
@@ -136,7 +137,7 @@ def test_p_of_the_whole_board_is_holms_over_all_its_rows(rows: pd.DataFrame) -> 
 def test_unstable_exploratory_and_unfinished_rows_are_shown_without_a_number(
     rows: pd.DataFrame, report: Report
 ) -> None:
-    without = {("norm", "none"): "unstable", ("early", "b"): "worse, exploratory", ("half", "b"): "pending"}
+    without = {("norm", "none"): "unstable", ("early", "b"): "worse (exploratory)", ("half", "b"): "pending"}
     there = {(row["ablation"], row["arm"]): row for row in shown(report, "board")}
     for (study, effect), word in without.items():
         row = row_of(rows, study, effect)
@@ -144,6 +145,9 @@ def test_unstable_exploratory_and_unfinished_rows_are_shown_without_a_number(
         read = there[study, effect]
         assert read["verdict"] == word and read["nats"] == read["interval"] == "–"
     assert "half-half: 23 of 24 planned runs done" in text_of(report)
+    assert "; 1 of them exploratory, so without a number." in report.answer
+    board = next(item for item in report.head if isinstance(item, Table) and item.name == "board")
+    assert not [row[1].badge for row in board.rows() if not row[1].badge.isalpha()], "a badge is the word alone"
 
 
 def test_studies_of_other_sizes_keep_rows_of_their_own_with_their_regime(rows: pd.DataFrame, report: Report) -> None:

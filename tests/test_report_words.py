@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,32 @@ import pandas as pd
 import pytest
 import yaml
 from analysis_store import Writer, finished, swept
+from evidence_store import with_evidence
 from report_page import Page, read_page
 
-from andrea.analysis import rate_curves
-from andrea.analysis.build import make_report
+from andrea.analysis import controls, rate_curves, stability, words
+from andrea.analysis.build import load_script, make_report
 from andrea.analysis.load import Study, load
+from andrea.analysis.report import Callout, Figure, Report, Table
+from andrea.analysis.summaries import still_falling
 from andrea.verdict.judge import judge
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import grid
 from andrea.verdict.records import ArmData
 
 REPORTS = Path(__file__).parents[1] / "reports"
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def made(writer: Writer, script: str = "comparison.py") -> Page:
     """The page of the report."""
     return read_page(make_report(writer.store, writer.folder, ["html"], REPORTS / script, None)[0])
+
+
+def built(writer: Writer) -> Report:
+    """The report before it is any file."""
+    report: Report = load_script(REPORTS / "comparison.py").build(load(writer.folder, writer.store))
+    return report
 
 
 def head(page: Page) -> str:
@@ -104,6 +115,73 @@ def test_stalled_runs_that_were_still_falling_ask_for_more_tokens(
     said = head(made(finished(tmp_path)))
     assert "2 stalled of 7 runs in tuning" in said and ("--tokens" in said) == short
     assert ("2 of 2 stalled runs was still falling, so the budget may be what is short: train longer" in said) == short
+
+
+def test_a_rate_that_is_too_low_asks_for_no_more_tokens_and_warns_of_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Writer.tuning_loss
+    monkeypatch.setattr(Writer, "tuning_loss", lambda self, arm, lr: None if lr < 5e-4 else usual(self, arm, lr))
+    monkeypatch.setattr(analysis_store, "CLIFF", {})
+    study = load((writer := finished(tmp_path)).folder, writer.store)
+    assert still_falling(study, study.runs["run_id"][study.runs["stalled"]]) == 2
+    said = words.did_not_train(study)
+    assert "pre and post, each: 1 stalled of 7 runs in tuning, at learning rate 0.000316" in said
+    assert "--tokens" not in said
+    [callout] = [item for item in built(writer).head if isinstance(item, Callout) and item.title == "Did not train."]
+    assert callout.kind == "note"
+    gone = finished(tmp_path / "gone", fates={"post": {2: "stalled"}})
+    [callout] = [item for item in built(gone).head if isinstance(item, Callout) and item.title == "Did not train."]
+    assert callout.kind == "warning"
+
+
+def test_an_arm_that_no_rate_trains_has_no_rate_to_be_judged_at_and_no_sensitivity(tmp_path: Path) -> None:
+    writer = with_evidence(finished(tmp_path))
+    study = load(writer.folder, writer.store)
+    lost = {"verdict": "unstable", "cause": "no rate trains", "reason": "every tuning run diverged or stalled"}
+    [pre, post] = study.judged
+    post = {**post, **lost, "lr": None, "mean": None, "low": None, "high": None}
+    gone = replace(study, judged=[pre, post])
+    gone.trials.loc[gone.trials["arm"] == "post", "ok"] = False
+    gone.__dict__["differences"] = gone.differences.iloc[:0]
+    gone.verdicts["planned"] = 0
+    answer = words.answer(gone)
+    assert answer == "On this corpus, at this size and budget, post is unstable (every tuning run diverged or stalled)."
+    assert words.notes(gone) == [], "the answer and the callout say it"
+    short = replace(gone, choices=study.choices | {"post": {"untrainable": True}})
+    told = "No rate trained post, which the budget may be too short for: train longer, with more --tokens than 204,800."
+    assert words.did_not_train(short).endswith(told)
+    [table, *_] = stability.sensitivity(gone)
+    assert isinstance(table, Table)
+    assert [[cell.text for cell in row][:2] for row in table.rows()] == [["pre", "0.1400"], ["post", "–"]]
+    assert [row[-1].text for row in table.rows()] == ["", "trained at none of these rates"]
+    [figure] = controls.scale(gone)
+    assert isinstance(figure, Figure)
+    assert list(figure.legend) == ["A/A", "ruler, ½ the tokens"] and '"domain": ["A/A", "ruler' in json.dumps(
+        figure.spec, ensure_ascii=False
+    )
+
+
+def test_inconclusive_is_said_of_the_question_and_exploratory_once(tmp_path: Path) -> None:
+    writer = finished(tmp_path, {"post": 0.08, "third": 0.0}, arms=("pre", "post", "third"), protocol={"m": 0.001})
+    study = load(writer.folder, writer.store)
+    told = "post is worse than pre; whether third differs from pre is inconclusive."
+    assert words.answer(study).endswith(told)
+    tagged = [row | {"tags": ["exploratory"]} for row in study.judged]
+    early = replace(study, judged=tagged, verdict=study.verdict | {"exploratory": True})
+    assert [note for note in words.notes(early) if "exploratory" in note] == []
+    assert [note for note in words.notes(replace(study, judged=tagged)) if note.endswith("exploratory.")]
+
+
+def test_midpoints_that_are_not_planned_yet_are_missing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.tuning_loss = lambda arm, lr: 2.6 if arm == "pre" else None  # type: ignore[method-assign]
+    for number, lr in enumerate(grid(7, writer.rules["center"])):
+        for arm in writer.arms:
+            writer._trial(arm, lr, "grid", number, {})
+    missing = words.what_is_missing(load(writer.folder, writer.store))
+    assert missing[:2] == ["pre: 2 runs in tuning not planned yet", "pre: 5 replicates not planned yet"]
+    assert not [line for line in missing if line.startswith("post: 2 runs")], "what never trained has no midpoints"
 
 
 def drawn(study: Study) -> tuple[dict[str, Any], pd.DataFrame]:

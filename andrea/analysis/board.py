@@ -143,6 +143,12 @@ def _rows(study: Study) -> list[dict[str, Any]]:
     return found
 
 
+def judged(rows: pd.DataFrame) -> list[str]:
+    """The verdict of every row with its qualifiers: `better (exploratory)`."""
+    told = zip(rows["verdict"], rows["cause"], rows["exploratory"], strict=True)
+    return [text.judged(word, ", ".join(filter(None, [cause, "exploratory" * bool(e)]))) for word, cause, e in told]
+
+
 def _numbers(row: Mapping[Any, Any], exploratory: bool, note: str) -> dict[str, Any]:
     """What is shown of a verdict. Invalid, unstable and exploratory ones have no number on a board: side by side with
     others it would be read as a result."""

@@ -72,6 +72,12 @@ class Job:
             return write(report, self.script.parent, target, asked, refresh)
         except OSError as error:
             raise StudyError(f"{target}: the report cannot be written ({error.strerror or error})") from error
+        except UserError as error:
+            raise UserError(f"{script.path}: {error}") from error
+        except AndreaError:
+            raise
+        except Exception as error:
+            raise StudyError(f"{_place(script.path, error)}: the report cannot be rendered ({_said(error)})") from error
 
     def _given(self, script: Script) -> tuple[Any, Path]:
         """What the script is called with, and where its report goes."""
@@ -150,7 +156,7 @@ def load_script(script: Path) -> Script:
         exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
     except AndreaError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{_place(script, error)}: this report script does not run ({_said(error)})") from error
     found = [name for name in TAKES if callable(getattr(module, name, None))]
     if len(found) != 1:
@@ -165,9 +171,11 @@ def load_script(script: Path) -> Script:
 def _guarded(script: Script, given: Any) -> Report:
     try:
         report = script.build(given)
+    except UserError as error:
+        raise UserError(f"{_place(script.path, error)}: {error}") from error
     except AndreaError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StudyError(
             f"{_place(script.path, error)}: the report failed ({_said(error)}); the {script.takes} "
             f"{'are' if script.takes == 'studies' else 'is'} untouched"
@@ -177,15 +185,16 @@ def _guarded(script: Script, given: Any) -> Report:
     return report
 
 
-def _place(script: Path, error: Exception) -> str:
-    """File and line in the script where it went wrong, so that its author can mend it."""
+def _place(script: Path, error: BaseException) -> str:
+    """File and line in the script or a template where it went wrong, so that its author can mend it."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or script}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == script]
-    return f"{script}:{lines[-1]}" if lines else str(script)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) == script or frame.filename.endswith(".j2")]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else str(script)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -32,7 +32,7 @@ def how(study: Study) -> list[Item]:
             items.append(Text(f"{key.capitalize()}: {study.protocol[key]}"))
     k = max(1, len(study.arms) - 1)
     facts = [
-        ("judged by", f"final loss on the verdict part, arm − {study.called(study.baseline or '')}, paired by seed"),
+        ("judged by", _judged_by(study)),
         ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
         (
             "test",
@@ -66,6 +66,11 @@ def how(study: Study) -> list[Item]:
     caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
     items.append(Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False))
     return items + sizes(study)
+
+
+def _judged_by(study: Study) -> str:
+    kept = "text that neither training nor tuning reads (the verdict part)"
+    return f"final loss on {kept}, arm − {study.called(study.baseline or '')}, paired by seed"
 
 
 def tuning(study: Study) -> str:

@@ -125,7 +125,8 @@ def sentence(study: Study) -> str:
     frame = table(study)
     groups: dict[str, dict[str, list[str]]] = {}
     for row in frame[frame["block"] == "confirmation"].to_dict("records") if len(frame) else ():
-        key = next(key for key in SENTENCE if row["agrees"].endswith(key))
+        stands = row["agrees"]
+        key = stands if stands in SENTENCE else "again" if stands.endswith(" again") else "at first"
         groups.setdefault(key, {}).setdefault(row["word"], []).append(row["arm"])
     if set(groups) == {"agrees"}:
         return f"A confirmation on {seeds} agrees{' for every arm' if len(frame) > 2 else ''}."

@@ -186,7 +186,7 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
     domain = near(float(shown.min()), float(shown.max()))
     # What stalled lies so far off that the rest would shrink to a dot: it stands at the edge.
     seeds["drawn"] = seeds["loss"].clip(*domain)
-    labels = f"{[study.factors[along][place] for place in places]}[round(datum.value)]"
+    labels = marks.spelled([study.factors[along][place] for place in places], "round(datum.value)")
     axis = alt.Axis(values=list(range(len(places))), labelExpr=labels, grid=False, tickSize=0, labelPadding=8)
     x = alt.X("x:Q", title=along, axis=axis, scale=alt.Scale(domain=[-0.4, len(places) - 0.6], nice=False))
     scale = alt.Scale(domain=domain, zero=False, nice=False)

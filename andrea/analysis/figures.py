@@ -1,6 +1,5 @@
 """The figures of replicates. Each is one Vega-Lite specification: interactive on the page, an SVG in a file."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,8 +46,8 @@ def differences(
         "title": [f"difference to {called[arms[0]]} (nats)", "left is better"],
         "axis": alt.Axis(format="+.3~f", tickCount=marks.FEW),
     }
-    axis = alt.Axis(labelLimit=160, ticks=False, labelExpr=f"{json.dumps(called)}[datum.value]")
-    row = alt.Y("arm:N", title=None, sort=shown, scale=alt.Scale(domain=shown), axis=axis)
+    axis = alt.Axis(labelLimit=160, ticks=False, labelExpr=marks.spelled(called, "datum.value"))
+    row = alt.Y("arm:N", title=None, sort=None, scale=alt.Scale(domain=shown), axis=axis)
     layers = [*_margin(margin, x), *_means(means, x, row, arms), _pairs(dots, x, row, arms)]
     height = 76 * max(1, len(shown)) + 10
     return finish(alt.layer(*layers), height, f"Paired differences of final loss to {arms[0]}, per seed and arm.")
@@ -78,7 +77,7 @@ def _pairs(dots: pd.DataFrame, x: dict[str, Any], row: Any, arms: Sequence[str])
     return seeds.encode(
         x=alt.X("drawn:Q", **x),
         y=row,
-        yOffset=alt.YOffset("seed:N", scale=alt.Scale(paddingOuter=0.6)),
+        yOffset=alt.YOffset("seed:N", sort="ascending", scale=alt.Scale(paddingOuter=0.6)),
         color=color(arms),
         shape=marks.states(),
         tooltip=tooltip(words),

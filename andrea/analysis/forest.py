@@ -1,13 +1,13 @@
 """The forest plot of many studies: an effect per line with its interval, the band of each study's own ±m behind it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from andrea.analysis import marks, text, theme
+from andrea.analysis import marks, theme
+from andrea.analysis.board import judged
 from andrea.analysis.marks import VISIBLE, data, near, tooltip
 
 COLORS = {
@@ -62,8 +62,8 @@ def forest(board: pd.DataFrame, by: pd.Series | None = None, colors: Mapping[str
         colors: colour of every group.
     """
     told = lines(board.assign(arm=groups(board) if by is None else by))
-    shown = json.dumps(list(told["named"]))
-    axis = alt.Axis(labelExpr=f"{shown}[toNumber(datum.value)]", labelLimit=150, ticks=False, domain=False)
+    shown = marks.spelled(list(told["named"]), "toNumber(datum.value)")
+    axis = alt.Axis(labelExpr=shown, labelLimit=150, ticks=False, domain=False)
     order = [str(line) for line in told["line"]]
     told["line"] = order
     y = alt.Y("line:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=axis)
@@ -106,9 +106,7 @@ def forest(board: pd.DataFrame, by: pd.Series | None = None, colors: Mapping[str
 
 def _drawn(told: pd.DataFrame) -> pd.DataFrame:
     rows = told[told["head"] == ""]
-    judged = [text.judged(*pair) for pair in zip(rows["verdict"], rows["cause"], strict=True)]
-    rows = rows.assign(judged=judged)
-    rows["judged"] = rows["judged"].where(~rows["exploratory"].astype(bool), rows["judged"] + ", exploratory")
+    rows = rows.assign(judged=judged(rows))
     return rows[["line", "arm", "ablation", "effect", "judged", "mean", "low", "high", "n", "regime"]]
 
 

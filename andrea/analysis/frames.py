@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from andrea.analysis.cache import Runs
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, nearest, warn
 from andrea.store.runs import RunStore
 from andrea.verdict.records import good
 
@@ -97,6 +97,9 @@ DOCUMENTS = {
 _WHOLE = ("seed", "trial", "generation", "steps", "tokens", "unique_tokens", "parameters", "attempts", "eval_tokens")
 
 
+_NUMBERS = [key for key, meaning in RUNS.items() if meaning.startswith(("float", "int"))]
+
+
 def run_rows(runs: Runs, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row of `RUNS` for each planned run, plus its `params` where it has any."""
     rows, seen = [], set()
@@ -121,10 +124,19 @@ def _run_row(runs: Runs, plan: Mapping[str, Any]) -> dict[str, Any]:
         outcome, reason = _unfinished(runs.store, plan["run_id"])
         return row | {"outcome": outcome, "reason": reason, "stalled": False, "ok": False}
     row |= {key: result.get(key) for key in RUNS if key not in row and key not in ("ok", "parameters")}
-    row["parameters"] = sum((result.get("parameters") or {}).values()) or None
+    groups = result.get("parameters")
+    row["parameters"] = sum(filter(_is_number, groups.values())) or None if isinstance(groups, dict) else None
+    wrong = [key for key in _NUMBERS if row.get(key) is not None and not _is_number(row[key])]
+    if wrong:
+        warn(f"{runs.store.folder(plan['run_id']) / 'result.json'}: no numbers, left out: {', '.join(wrong)}")
+        row |= dict.fromkeys(wrong)
     row["stalled"] = bool(result.get("stalled"))
     row["ok"] = good(row["outcome"], row["stalled"], row["loss"])
     return row
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _unfinished(store: RunStore, run_id: str) -> tuple[str, str]:

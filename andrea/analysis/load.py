@@ -17,6 +17,7 @@ from andrea.analysis.cache import Runs
 from andrea.analysis.judged import DIFFERENCES as DIFFERENCES
 from andrea.analysis.judged import EFFECTS as EFFECTS
 from andrea.analysis.judged import VERDICTS as VERDICTS
+from andrea.analysis.names import line
 from andrea.analysis.runview import RunView as RunView
 from andrea.analysis.runview import load_run as load_run
 from andrea.analysis.runview import opened
@@ -194,7 +195,7 @@ class Study:
     @property
     def factor(self) -> str:
         """What the arms differ in, short."""
-        named = str(self.protocol.get("factor") or "arm").split(" × ")
+        named = line(self.protocol.get("factor") or "arm").split(" × ")
         return " × ".join(name.rpartition(".")[2] for name in named)
 
     @property
@@ -227,7 +228,7 @@ def arm_label(protocol: dict[str, Any], resolved: dict[str, Any], arm: str) -> s
     for arms in (protocol.get("arms"), resolved.get("arms")):
         told = arms.get(arm) if isinstance(arms, dict) else None
         if isinstance(told, dict) and told.get("label"):
-            return str(told["label"])
+            return line(told["label"]) or arm
     return arm
 
 

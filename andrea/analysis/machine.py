@@ -1,12 +1,15 @@
 """A report for programs: its numbers as JSON, CSV and Parquet. No NaN, no infinity, no type that only pandas knows."""
 
+import csv
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from andrea.analysis.report import Callout, Report, Section, Table
@@ -96,9 +99,18 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def as_csv(frame: pd.DataFrame) -> str:
-    """The table with every digit of its numbers; what is no number is empty."""
-    return frame.to_csv(index=False, lineterminator="\n")
+def as_csv(frame: pd.DataFrame, digits: str | None = None) -> str:
+    """The table with every digit of its numbers, or in that format; what is no number is empty.
+
+    Texts stand as they are, `=1+1` too: a file of numbers that marked them would be another file.
+    """
+    endless = [key for key, column in frame.items() if column.dtype.kind == "f" and np.isinf(column).any()]
+    if endless:
+        frame = frame.assign(**{str(key): frame[key].replace([np.inf, -np.inf], np.nan) for key in endless})
+    told: Callable[..., Any] = partial(frame.to_csv, index=False, lineterminator="\n", float_format=digits)
+    text = str(told())
+    # A carriage return ends a row, which Python's writer of CSV forgets, unless it stands in quotes.
+    return str(told(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:

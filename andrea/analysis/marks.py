@@ -1,5 +1,6 @@
 """Building blocks of figures: inline data, scales and layers that every figure shares."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import altair as alt
 import pandas as pd
 
 from andrea.analysis import theme
+from andrea.analysis.machine import as_csv
 
 FEW = alt.ExprRef("clamp(round(width / 100), 2, 7)")
 """About how many ticks a horizontal axis has, by the width that the reader's screen leaves it."""
@@ -26,7 +28,7 @@ def data(frame: pd.DataFrame) -> Any:
         for key in frame.columns
         if pd.api.types.is_numeric_dtype(frame[key]) and not pd.api.types.is_bool_dtype(frame[key])
     }
-    values = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    values = as_csv(frame, "%.6g")
     return alt.InlineData(values=values, format=alt.CsvDataFormat(type="csv", parse=kinds))
 
 
@@ -95,6 +97,17 @@ def counted(first: int, last: int) -> Any:
     """An axis of whole numbers: every one where they are few, as ticks between would repeat them."""
     few = {"values": list(range(first, last + 1))} if last - first <= 12 else {"tickCount": FEW, "tickMinStep": 1}
     return alt.Axis(format="d", grid=False, **few)
+
+
+def spelled(texts: Sequence[str] | Mapping[str, str], at: str) -> str:
+    """Vega expression: the text with this number, or of this name.
+
+    Each begins with a blank that is cut off again: Vega stumbles over a literal that is called like a property of
+    every object in JavaScript, as `constructor`.
+    """
+    if isinstance(texts, Mapping):
+        return f"slice({json.dumps({name: f' {told}' for name, told in texts.items()})}[{at}], 1)"
+    return f"slice({json.dumps([f' {told}' for told in texts])}[{at}], 1)"
 
 
 def tooltip(fields: Mapping[str, str]) -> list[Any]:

@@ -1,6 +1,5 @@
 """All parameters of a sweep at once: a line per trial across one axis per parameter, and the two that matter most."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,10 +59,10 @@ def coordinates(trials: pd.DataFrame, names: Sequence[str], space: Mapping[str, 
 
 
 def _layers(drawn: pd.DataFrame, ticks: pd.DataFrame, axes: Sequence[str]) -> list[Any]:
-    shown = json.dumps([name.rpartition(".")[2].replace("_", " ") for name in axes])
+    shown = marks.spelled([name.rpartition(".")[2].replace("_", " ") for name in axes], "round(datum.value)")
     axis = alt.Axis(
         values=list(range(len(axes))),
-        labelExpr=f"{shown}[round(datum.value)]",
+        labelExpr=shown,
         orient="top",
         grid=True,
         domain=False,

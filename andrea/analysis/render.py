@@ -10,10 +10,11 @@ from typing import Any
 
 import jinja2
 
-from andrea.analysis import latex, machine, theme
+from andrea.analysis import latex, machine, names, theme
 from andrea.analysis import report as parts
 from andrea.analysis.pdf import pdf
 from andrea.analysis.report import Figure, Report
+from andrea.errors import UserError
 from andrea.store.files import write_atomic
 
 _WHEEL = Path(__file__).parents[1] / "content" / "reports"
@@ -55,7 +56,7 @@ def html(report: Report, folder: Path, drawings: Mapping[str, str], refresh: int
         drawings: of `drawn`.
         refresh: seconds after which the page loads itself again; 0 for never.
     """
-    specs = {figure.name: {**figure.spec, "width": "container"} for figure in report.figures()}
+    specs = {figure.name: {**names.shown_in(figure.spec), "width": "container"} for figure in report.figures()}
     template = environment(folder).get_template("report.html.j2")
     page = template.render(
         report=report,
@@ -105,7 +106,12 @@ def drawn(report: Report) -> dict[str, str]:
 
     drawings = {}
     for figure in report.figures():
-        drawing = str(vl_convert.vegalite_to_svg(figure.spec, allowed_base_urls=[]))
+        try:
+            # A control character would end the process: names are text, whoever wrote them.
+            drawing = str(vl_convert.vegalite_to_svg(names.shown_in(figure.spec), allowed_base_urls=[]))
+        except ValueError as error:
+            told = " ".join(line.strip() for line in str(error).splitlines()[:2])
+            raise UserError(f"figure {figure.name!r} cannot be drawn: {told}") from error
         drawings[figure.name] = _own_ids(_UNSEEN.sub("", drawing), figure.name)
     return drawings
 
@@ -127,7 +133,7 @@ def alone(figure: Figure, drawing: str) -> str:
             x, row = 8, row + 1
         y = 20 * row
         marks.append(f'<rect x="{x}" y="{y + 6}" width="11" height="11" rx="3" fill="{color}"/>')
-        marks.append(f'<text x="{x + 17}" y="{y + 16}" fill="{theme.var("ink")}">{escape(label)}</text>')
+        marks.append(f'<text x="{x + 17}" y="{y + 16}" fill="{theme.var("ink")}">{escape(names.shown(label))}</text>')
         x += advance
     strip = 20 * (row + 1) + 6
     legend = (
@@ -151,7 +157,7 @@ def markdown(report: Report, folder: Path) -> str:
 
 
 def write(report: Report, folder: Path, out: Path, formats: Sequence[str], refresh: int = 0) -> list[Path]:
-    """Write the report in these formats; every file is replaced in one step.
+    """Write the report in these formats; every file is replaced in one step, none before all pages are rendered.
 
     Args:
         report: what to show.
@@ -163,31 +169,33 @@ def write(report: Report, folder: Path, out: Path, formats: Sequence[str], refre
     Returns:
         The files; the page first where there is one.
     """
-    out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
 
     def put(name: str, content: str | bytes) -> None:
         path = out / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content)
         written.append(path)
 
+    pages: dict[str, str | bytes] = {}
     drawings = drawn(report) if {"html", "md", "pdf"} & set(formats) else {}
     files = {figure.name: alone(figure, drawings[figure.name]) for figure in report.figures() if drawings}
     if "html" in formats:
-        put("report.html", html(report, folder, drawings, refresh))
+        pages["report.html"] = html(report, folder, drawings, refresh)
     if "md" in formats:
-        put("report.md", markdown(report, folder))
+        pages["report.md"] = markdown(report, folder)
         for name, drawing in files.items():
-            put(f"figures/{name}.svg", drawing)
+            pages[f"figures/{name}.svg"] = drawing
     if "pdf" in formats:
-        put("report.pdf", pdf(printed(report, folder, files)))
+        pages["report.pdf"] = pdf(printed(report, folder, files))
     if "json" in formats:
-        put("report.json", machine.as_json(report))
+        pages["report.json"] = machine.as_json(report)
     if "tex" in formats:
         for table in report.shown():
-            put(f"{table.name}.tex", latex.table(table, report.title.split(" · ")[0]))
-        put("report.tex", latex.document(report))
+            pages[f"{table.name}.tex"] = latex.table(table, report.title.split(" · ")[0])
+        pages["report.tex"] = latex.document(report)
+    for name, page in pages.items():
+        put(name, page)
     for name, frame in report.tables().items() if {"csv", "parquet"} & set(formats) else ():
         if "csv" in formats:
             put(f"{name}.csv", machine.as_csv(frame))
@@ -203,7 +211,8 @@ def _markdown(value: Any) -> Any:
     text = " ".join(str(value).split())
     for sign in "\\`*_[]|#~":
         text = text.replace(sign, f"\\{sign}")
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # A code host takes what stands between two dollars for a formula, even after a backslash.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
 
 
 def _fence(code: parts.Code) -> Raw:

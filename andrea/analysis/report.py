@@ -4,23 +4,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from andrea.analysis import text
 from andrea.analysis.frames import Frames
-from andrea.errors import UserError
+from andrea.errors import UserError, nearest
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
-def _require_name(part: "Table | Figure") -> None:
+def _require_name(kind: str, name: object) -> None:
     """A name is a file's and an anchor's: nothing that a path, a page or a shell would read otherwise."""
-    if not _NAME.fullmatch(part.name) or part.name == "report":
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "report":
         raise UserError(
-            f"{type(part).__name__} {part.name!r}: its name becomes a file's; use letters, digits, - . and _, "
-            "and another than 'report'"
+            f"{kind} {name!r}: its name becomes a file's; use letters, digits, - . and _, and another than 'report'"
         )
 
 
@@ -79,11 +79,19 @@ class Table:
     """Column whose first words are shown as badges (verdicts, outcomes)."""
 
     def __post_init__(self) -> None:
-        _require_name(self)
+        _require_name("Table", self.name)
 
     def rows(self) -> list[list[Cell]]:
         """What is shown, row by row."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> list[list[Cell]]:
         records = self.frame.to_dict("records")
+        missing = [key for column in self.columns for key in column.keys if key not in self.frame]
+        if records and missing:
+            hint = nearest(str(missing[0]), map(str, self.frame))
+            raise UserError(f"table {self.name!r}: no column {missing[0]!r}; {hint}")
         return [[_cell(column, record, self.mark) for column in self.columns] for record in records]
 
 
@@ -109,7 +117,7 @@ class Figure:
     """What other marks mean: sign → meaning."""
 
     def __post_init__(self) -> None:
-        _require_name(self)
+        _require_name("Figure", self.name)
 
     @property
     def description(self) -> str:
@@ -152,6 +160,7 @@ class Code:
 
 
 Item = Table | Figure | Text | Bullets | Callout | Code
+_KINDS = "Table, Figure, Text, Bullets, Callout and Code"
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,11 @@ class Report:
     """What was judged, for programs (report.json): one mapping per verdict, as in verdict.json."""
 
     def __post_init__(self) -> None:
+        for item in self.items():
+            if not isinstance(item, Item):
+                raise UserError(f"this report has a {type(item).__name__} among its items; they are of {_KINDS}")
+        for name in self.frames:
+            _require_name("frame", name)
         names = Counter(item.name for item in self.items() if isinstance(item, Table | Figure))
         twice = [name for name, n in names.items() if n > 1]
         if twice:

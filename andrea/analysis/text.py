@@ -23,7 +23,7 @@ def plain(value: Any) -> str:
 
 def number(value: Any, digits: int = 4) -> str:
     """A number with that many decimals and a true minus sign."""
-    return NOTHING if absent(value) else _minus(f"{float(value):,.{digits}f}")
+    return NOTHING if absent(value) else _decimals(float(value), f",.{digits}f")
 
 
 def loss(value: Any) -> str:
@@ -33,7 +33,7 @@ def loss(value: Any) -> str:
 
 def signed(value: Any) -> str:
     """A difference in nats, four decimals, its sign always shown."""
-    return NOTHING if absent(value) else _minus(f"{float(value):+.4f}")
+    return NOTHING if absent(value) else _decimals(float(value), "+,.4f")
 
 
 def small(value: Any) -> str:
@@ -81,7 +81,7 @@ def probability(value: Any) -> str:
 
 def count(value: Any) -> str:
     """A whole number with thousands separated."""
-    return NOTHING if absent(value) else _minus(f"{round(float(value)):,}")
+    return NOTHING if absent(value) else _decimals(float(f"{float(value):.0f}") or 0.0, ",.0f")
 
 
 def big(value: Any) -> str:
@@ -89,6 +89,8 @@ def big(value: Any) -> str:
     if absent(value):
         return NOTHING
     size = float(value)
+    if not math.isfinite(size):
+        return _minus(f"{size:g}")
     for power, letter in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         # What rounds up to the unit is in it: 1.00 M, not 1000 k.
         if abs(size) >= 0.9995 * 10**power:
@@ -107,6 +109,8 @@ def seconds(value: Any) -> str:
         return NOTHING
     if float(value) < 10:
         return f"{max(0.0, float(value)):.1f} s".replace(".0 ", " ")
+    if not math.isfinite(float(value)):
+        return f"{float(value):g} s"
     whole = round(float(value))
     if whole < 60:
         return f"{whole} s"
@@ -231,6 +235,15 @@ def effect_table(folder: StudyFolder) -> list[dict[str, str]]:
         }
         for row in effect_rows(folder)
     ]
+
+
+_ENDLESS = 1e15
+"""From this size on a number is written with an exponent: no digit behind it would be one that was measured."""
+
+
+def _decimals(value: float, form: str) -> str:
+    """The number in that format; a zero has no minus, but what is below zero and rounds to it keeps its own."""
+    return _minus(f"{value:{'+' * form.startswith('+')}.4g}" if abs(value) >= _ENDLESS else f"{value + 0.0:{form}}")
 
 
 def _minus(text: str) -> str:

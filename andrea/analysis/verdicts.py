@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from andrea.analysis.names import line
 from andrea.store.studies import StudyFolder
 
 Row = dict[str, Any]
@@ -88,7 +89,7 @@ def effect_rows(folder: StudyFolder) -> list[Row]:
 def level_label(factors: Mapping[str, Any], factor: str, level: str) -> str:
     """What a level is called: its label, else its name."""
     told = (factors.get(factor) or {}).get(level) or {}
-    return str(told.get("label") or level)
+    return line(told.get("label") or "") or level
 
 
 def _effect_row(effect: Mapping[str, Any], factors: Mapping[str, Any]) -> Row:

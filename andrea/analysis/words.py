@@ -103,7 +103,8 @@ def notes(study: Study) -> list[str]:
         again = row["verdict"] in ("better", "worse", "equivalent") or row["cause"] == "no rate trains"
         parts = [part for part in row["note"].split("; ") if not again or part not in row["reason"].split("; ")]
         # That a study is exploratory is said of it as a whole.
-        if note := "; ".join(part for part in parts if part and part != "exploratory"):
+        early = "exploratory" if study.verdict.get("exploratory") else ""
+        if note := "; ".join(part for part in parts if part and part != early):
             said.setdefault(note, []).append(row["arm"])
     return [f"{study.called(*arms)}: {note}." for note, arms in said.items()]
 
@@ -153,6 +154,9 @@ def did_not_train(study: Study) -> str:
         return f"{said} No rate trained even the baseline: {more}"
     if (stalled[stalled["phase"] == "replicate"]["arm"] == study.baseline).any():
         return f"{said} Even the baseline stalled at its best rate: {more}"
+    short = [arm for arm in stalled["arm"].unique() if (study.choices.get(arm) or {}).get("untrainable")]
+    if short:
+        return f"{said} No rate trained {study.called(*short)}, which the budget may be too short for: {more}"
     if _only_too_low(study, stalled):
         return said
     falling = still_falling(study, stalled["run_id"])
@@ -203,9 +207,10 @@ def what_is_missing(study: Study) -> list[str]:
     if study.kind != "sweep":
         seeds = int(study.rules.get("seeds", 0))
         for arm in study.arms:
-            tried, choice = len(study.trials[study.trials["arm"] == arm]), study.choices.get(arm)
-            if not choice and 0 < tried < (trials := int(study.rules.get("trials", 0))):
-                left = text.plural(trials - tried, "run in tuning", "runs in tuning")
+            mine, trials = study.trials[study.trials["arm"] == arm], int(study.rules.get("trials", 0))
+            hopes = mine["ok"].any() or mine["outcome"].isin(UNFINISHED).any()  # else there is nothing to refine
+            if arm not in study.choices and hopes and len(mine) < trials:
+                left = text.plural(trials - len(mine), "run in tuning", "runs in tuning")
                 lines.append(f"{study.called(arm)}: {left} not planned yet")
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
             if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):

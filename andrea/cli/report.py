@@ -1,5 +1,6 @@
 """`andrea report`: builds reports again from the store."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,6 +119,10 @@ def _watched(made: "dict[str, Job]", formats: list[str] | None) -> dict[str, lis
     """Build until everything is complete, a line per build; what lies there then."""
     from andrea.analysis.watch import Watched, watch
 
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        # A closed terminal ends it as Ctrl-C does, so that no page loads itself again for ever; `nohup` stays in force.
+        if signal.getsignal(ending) is signal.SIG_DFL:
+            signal.signal(ending, signal.default_int_handler)
     watched = [Watched(job, name, formats) for name, job in made.items()]
     watch(watched, typer.echo, lambda line: typer.echo(f"warning: {line}", err=True))
     return {one.name: [str(path) for path in one.written] for one in watched}
