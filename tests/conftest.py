@@ -68,6 +68,17 @@ def tiny_text(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """Reports without drawings and without the scripts that draw: half the time, for tests of what a page says."""
+    from andrea.analysis import render
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(render, "drawn", lambda report: dict.fromkeys((f.name for f in report.figures()), "<svg ></svg>"))
+        patch.setattr(render, "_scripts", str)
+        yield
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser that pages are looked at with."""

@@ -1,8 +1,6 @@
 """`andrea sync`, and the mirror of `andrea train`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,14 @@ def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_
     planned = plan(make_study(store), "", seed=1)
     train(store, planned, curve(), eval_part="tune")
     run_id = planned["run_id"]
-    with Mirror(SingleRun(store, run_id), store, Destination("offline", "mine", tags=("mine",)), warn=pytest.fail):
-        pass
+    first = synced(store, run_id[:8], *("--wandb", "offline", "--wandb-project", "mine", "--wandb-tags", "mine"))
+    assert first.stdout == "1 run written (offline)\n", first.output
     [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
     assert (run.id, run.group, run.job_type, run.project) == (f"{run_id[:12]}-train", "train", "train", "mine")
     assert (run.name, run.tags) == ("lr=0.00316 seed=1", ["train", "mine"])
     assert run.axes["eval/*"] == "tokens"
     assert len(run.history) == 5
-    again = synced(store, run_id[:8], "--wandb", "offline", "--wandb-project", "mine")
+    again = synced(store, run_id[:8], "--wandb", "offline")
     assert again.stdout == "every finished run is there already (offline)\n", again.output
 
 
@@ -51,6 +49,16 @@ def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monke
     assert told == [Destination("online", "andrea", "team", ("a", "b"))]
 
 
+def test_a_project_that_w_b_would_refuse_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("andrea.cli.train.follow", lambda *_: pytest.fail("it trains"))
+    command = ["train", "--runs", str(tmp_path / "runs"), "--wandb", "offline", "--wandb-project", "team/p"]
+    result = CliRunner().invoke(app, command, prog_name="andrea")
+    assert result.exit_code == 2
+    assert "W&B project 'team/p'" in result.stderr
+
+
 def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
@@ -61,6 +69,18 @@ def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypa
     monkeypatch.setenv("WANDB_PROJECT", "other")
     assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline").stdout
     assert {run.project for run in read_offline_runs(folder.path).values()} == {"other"}
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"ID": 3}', '{"ID": {}}', '{"ID": {"mode": "offline"}}'])
+def test_a_damaged_ledger_is_none(store: RunStore, damage: str) -> None:
+    folder = make_study(store)
+    run_id = finished(store, folder, "pre", 1)["run_id"]
+    (folder.path / "wandb").mkdir()
+    (folder.path / "wandb" / "mirrored.json").write_text(damage.replace("ID", f"{run_id[:12]}-012345"))
+    (folder.path / "wandb" / "destination.json").write_text('{"project": 3, "entity": "team", "tags": 5}')
+    told = synced(store, "norm-placement", "--wandb", "offline", "--dry-run", "--json")
+    answer = json.loads(told.stdout)
+    assert (answer["project"], answer["entity"], answer["runs"]) == ("andrea", "team", [f"{run_id[:12]}-012345"])
 
 
 def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -> None:
@@ -75,6 +95,16 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -
     assert text.startswith("11 runs would be written (offline) to project andrea\n")
     assert "Verdicts (2 panels)" in text
     assert sorted(store.root.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_the_mirrors_process_takes_a_run_that_belongs_to_no_study(store: RunStore) -> None:
+    planned = plan(make_study(store), "", seed=1)
+    train(store, planned, curve(), eval_part="tune")
+    subject = SingleRun(store, planned["run_id"])
+    with Mirror(subject, store, Destination("offline"), warn=pytest.fail):
+        pass
+    assert [run.group for run in read_offline_runs(subject.path).values()] == ["train"]
 
 
 @pytest.mark.slow
@@ -100,6 +130,8 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
         (["norm-placement", "--online", "--wandb", "offline"], "say different things"),
         (["norm-placement"], "WANDB_MODE turns W&B off"),
         (["0000000000", "--online"], "no study '0000000000'"),
+        (["norm-placement", "--online", "--wandb-project", "team/p"], "W&B project 'team/p': use up to 128 characters"),
+        (["norm-placement", "--wandb", "offline", "--wandb-project", "p" * 129], "use up to 128 characters"),
     ],
 )
 def test_what_contradicts_itself_is_refused(store: RunStore, arguments: list[str], told: str) -> None:
@@ -117,12 +149,3 @@ def test_a_damaged_study_file_costs_the_table_and_not_the_runs(store: RunStore) 
     assert "W&B: the table of verdicts is not mirrored" in result.stderr
     assert "1 part of norm-placement-0123456789 could not be mirrored" in result.stderr
     assert len(read_offline_runs(folder.path)) == 11
-
-
-@pytest.mark.slow
-def test_no_worker_loads_wandb() -> None:
-    code = (
-        "import sys, andrea.study.worker, andrea.training.job; print([m for m in sys.modules if m.startswith('wandb')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -1,6 +1,8 @@
 """The mirror online: the real wandb against a server on loopback that keeps what it is sent."""
 
+import errno
 import json
+import logging
 import os
 import shutil
 import signal
@@ -13,16 +15,19 @@ from typing import Any
 
 import pytest
 from test_tracking_mirror import command_of
-from tracking_study import curve, diverging_curve, judged_study, make_study, plan, train
+from tracking_study import curve, diverging_curve, finished, judged_study, make_study, plan, train
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering, slowly
 
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find
-from andrea.tracking.dashboards import as_json, view_name
+from andrea.tracking.dashboards import as_json, view_name, workspace
+from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.mirror import Mirror, sync
 from andrea.tracking.subject import Destination
+from andrea.tracking.verdicts import tables
+from andrea.tracking.writer import Writer, end_service
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
@@ -174,10 +179,11 @@ def torn(server: WandbServer) -> Callable[[str], int | None]:
     [
         lambda server: answering(500, "file_stream", after=3),
         lambda server: answering(0, "file_stream", after=3),
+        lambda server: answering(403, "file_stream", after=3),
         lambda server: slowly(4, "file_stream"),
         torn,
     ],
-    ids=["answers 500", "drops", "stalls", "dies"],
+    ids=["answers 500", "drops", "refuses", "stalls", "dies"],
 )
 def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     store: RunStore,
@@ -188,8 +194,13 @@ def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "1.5")
     folder = small_study(store)
     before = {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")}
-    with server.in_trouble(trouble(server)):
-        [line] = mirrored(folder, store)
+    lines: list[str] = []
+    with server.in_trouble(trouble(server)), alone(folder, wait_s=0), scratch(folder):  # as the mirror's process does
+        writer = Writer(folder, store, ONLINE, lines.append)
+        writer.write_pending(failed=True)
+        assert writer.write_dashboard() is None
+        end_service()
+    [line] = lines
     assert f"andrea sync {folder.path.name} --wandb online" in line
     assert {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")} == before
     half_sent = set(server.runs)
@@ -216,10 +227,34 @@ def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     os.kill(mirror._process.pid if victim == "the mirror" else service_of(mirror._process.pid), signal.SIGKILL)
     server.torn_after = None
     mirror.close()
-    with Mirror(folder, store, ONLINE, warn=lambda line: None):
-        pass
     sync(folder, store, ONLINE)
     assert_each_row_once(server)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_deleted_in_w_b_does_not_keep_the_others_from_it(
+    store: RunStore, server: WandbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_study(store)
+    server.deleted = {f"{folder.runs()[0]['run_id'][:12]}-012345"}
+    with pytest.raises(StudyError, match="1 part of"):
+        sync(folder, store, ONLINE)
+    assert len(server.runs) == 2
+    assert "it was deleted in W&B" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_artifact_that_was_refused_is_said_and_sent_again(store: RunStore, server: WandbServer) -> None:
+    folder = make_study(store, "a+b")
+    folder.write("verdict.json", {"complete": True, "verdicts": []})
+    (folder.path / "report").mkdir()
+    (folder.path / "report" / "report.html").write_text("<h1>worse</h1>")
+    with server.in_trouble(answering(403, "PUT")), pytest.raises(StudyError, match="W&B refused some data"):
+        sync(folder, store, ONLINE)
+    assert not any(artifact.versions for artifact in server.artifacts.values())
+    assert sync(folder, store, ONLINE) == 1
+    assert server.artifacts["a-b-0123456789-report"].versions
+    assert sync(folder, store, ONLINE) == 0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -256,6 +291,51 @@ def test_a_server_that_refuses_is_an_error_of_the_command(
     store: RunStore, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
-    folder = judged_study(store)
-    with server.in_trouble(answering(403, "UpsertBucket")), pytest.raises(StudyError, match="cannot be reached"):
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    with server.in_trouble(answering(403, "UpsertBucket")), pytest.raises(StudyError, match="may this account write"):
         sync(folder, store, ONLINE)
+
+
+def test_a_variable_that_wandb_refuses_is_one_line_and_not_one_per_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_CONSOLE", "loud")
+    folder = small_study(store)
+    lines: list[str] = []
+    with alone(folder, wait_s=0), scratch(folder):
+        writer = Writer(folder, store, OFFLINE, lines.append)
+        assert writer.write_pending(failed=True) == 0
+    with pytest.raises(StudyError, match="console: Input should be 'auto'"):
+        sync(folder, store, OFFLINE)
+    [line] = lines
+    assert "console: Input should be" in line
+    assert f"andrea sync {folder.path.name}" in line
+
+
+def test_a_full_disk_is_one_line_and_not_one_per_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**about: Any) -> None:
+        assert not logging.raiseExceptions, "wandb's own log would print a page of traceback"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("wandb.init", full)
+    folder = small_study(store)
+    lines: list[str] = []
+    with alone(folder, wait_s=0), scratch(folder):
+        assert Writer(folder, store, OFFLINE, lines.append).write_pending(failed=True) == 0
+    [line] = lines
+    assert "No space left" in line
+    with pytest.raises(OSError, match="No space left"):
+        sync(folder, store, OFFLINE)
+
+
+def test_a_dashboard_asks_for_no_table_that_nobody_writes(store: RunStore) -> None:
+    folder = judged_study(store)
+    about = folder.about
+    for kind in ("ablation", "sweep"):
+        folder.write("study.json", {**about, "kind": kind})
+        again = StudyFolder(folder.path)
+        panels = [panel for section in workspace(again, "andrea").sections for panel in section.panels]
+        asked = {panel.table_name for panel in panels if hasattr(panel, "table_name")}
+        assert asked
+        assert asked <= set(tables(again, store)), kind

@@ -10,6 +10,7 @@ from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import resolve_destination, resolve_mode
 from andrea.tracking.projection import project_run
+from andrea.tracking.verdicts import project_study
 
 
 def test_a_run_is_found_by_study_arm_seed_and_rate(store: RunStore) -> None:
@@ -23,6 +24,15 @@ def test_a_run_is_found_by_study_arm_seed_and_rate(store: RunStore) -> None:
     assert run.config["model.d_model"] == 48
     assert run.config["arm"] == "post"
     assert run.config["baseline"] == "pre"
+
+
+def test_tags_are_no_longer_than_w_b_takes_also_those_of_the_study(store: RunStore) -> None:
+    folder = make_study(store, "n" * 80)
+    run = project_run(folder, store, finished(store, folder, "pre", seed=1), ["t" * 70])
+    study = project_study(folder, store, ["t" * 70])
+    for tags in (run.tags, study.tags):
+        assert {"n" * 64, "t" * 64} <= set(tags)
+        assert max(map(len, tags)) == 64
 
 
 def test_s41_the_configuration_says_that_the_tree_was_dirty(store: RunStore) -> None:

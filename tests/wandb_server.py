@@ -12,70 +12,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-ENTITY = "me"
-VIEWER = {
-    "id": "u",
-    "entity": ENTITY,
-    "username": ENTITY,
-    "name": ENTITY,
-    "email": "me@example.org",
-    "flags": "{}",
-    "admin": False,
-    "teams": {"edges": []},
-    "apiKeys": {"edges": []},
-}
-
-
-@dataclass
-class ServerRun:
-    """One run as the server has it."""
-
-    id: str
-    project: str
-    name: str = ""
-    group: str = ""
-    job_type: str = ""
-    tags: list[str] = field(default_factory=list)
-    config: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    lines: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """History by offset."""
-    state: str = "running"
-    files: dict[str, bytes] = field(default_factory=dict)
-    opened: int = 0
-    """How often a client began to write it."""
-
-    def table(self, key: str) -> list[dict[str, Any]]:
-        """A table of the summary, row by row, from the file that was uploaded."""
-        found = json.loads(self.files[self.summary[key]["path"]])
-        return [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The history in order, without wandb's clocks."""
-        clocks = ("_timestamp", "_runtime")
-        return [{k: v for k, v in self.lines[at].items() if k not in clocks} for at in sorted(self.lines)]
-
-    @property
-    def axes(self) -> dict[str, str]:
-        """Metric or glob of metrics, and the metric it is drawn over: what wandb writes into the config."""
-        metrics = self.config.get("_wandb", {}).get("m", [])
-        return {m.get("1") or m["2"]: metrics[m["5"] - 1]["1"] for m in metrics if "5" in m}
-
-
-@dataclass
-class Artifact:
-    """All versions of one artifact: the digest of each, and the files of the latest."""
-
-    type: str
-    versions: list[str] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    """Path and digest."""
-    aliases: list[str] = field(default_factory=list)
+from wandb_records import Artifact, ServerRun, plain, project, run_node, viewer
 
 
 class WandbServer:
@@ -92,6 +32,8 @@ class WandbServer:
         """Told each request; returns a status to answer with instead, 0 to drop the connection; may sleep."""
         self.torn_after: int | None = None
         """Keep so many rows of a request and answer 500, as a server does that dies in the middle."""
+        self.deleted: set[str] = set()
+        """Runs that somebody deleted: W&B does not give their ids again."""
         self._made: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -120,7 +62,7 @@ class WandbServer:
         runs = {}
         for run in self.runs.values():
             clocks = ("_timestamp", "_runtime", "_step", "_wandb")
-            summary = {k: _content(v) for k, v in run.summary.items() if k not in clocks}
+            summary = {k: plain(v) for k, v in run.summary.items() if k not in clocks}
             config = {k: v for k, v in run.config.items() if k != "_wandb"}
             told = (run.project, run.name, run.group, run.job_type, run.tags, run.state)
             runs[run.id] = {"about": told, "config": config, "rows": run.rows, "summary": summary}
@@ -171,9 +113,9 @@ class WandbServer:
 
     def _graphql(self, name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "Viewer": lambda v: _viewer(),
-            "GetViewer": lambda v: _viewer(),
-            "GetDefaultEntity": lambda v: _viewer(),
+            "Viewer": lambda v: viewer(),
+            "GetViewer": lambda v: viewer(),
+            "GetDefaultEntity": lambda v: viewer(),
             "UpsertBucket": self._upsert_bucket,
             "RunResumeStatus": self._resume_status,
             "CreateRunFiles": self._create_run_files,
@@ -190,13 +132,15 @@ class WandbServer:
         if name in answers:
             return answers[name](v)
         if name.endswith("ServerFeatures") or "serverInfo" in query:
-            return {"serverInfo": {"features": [], **_viewer()["serverInfo"]}}
+            return {"serverInfo": {"features": [], **viewer()["serverInfo"]}}
         self.asked.append(f"unknown: {name} {json.dumps(v)[:300]} {' '.join(query.split())[:700]}")
         return {}
 
     def _upsert_bucket(self, v: dict[str, Any]) -> dict[str, Any]:
         by_id = next((run for run in self.runs.values() if v.get("id") == f"id-{run.id}"), None)
         name = v.get("name") or (by_id.id if by_id else "")
+        if name in self.deleted:
+            raise _Deleted(f"run {name} was previously created and deleted; try a new run name")
         new = name not in self.runs
         run = self.runs.setdefault(name, ServerRun(name, v.get("project") or ""))
         run.opened += "displayName" in v
@@ -209,16 +153,16 @@ class WandbServer:
             run.state = "running"  # a client that writes an old id goes on with that run
         told = {"id": f"id-{name}", "name": name, "displayName": run.name, "config": v.get("config") or "{}"}
         told |= {"description": None, "sweepName": None, "historyLineCount": len(run.lines)}
-        return {"upsertBucket": {"bucket": {**told, "project": _project(run.project, v)}, "inserted": new}}
+        return {"upsertBucket": {"bucket": {**told, "project": project(run.project, v)}, "inserted": new}}
 
     def _resume_status(self, v: dict[str, Any]) -> dict[str, Any]:
         run = self.runs.get(v["name"])
         if run is None:
-            return {"model": {**_project(v["project"], v), "bucket": None}}
+            return {"model": {**project(v["project"], v), "bucket": None}}
         last = run.lines[max(run.lines)] if run.lines else None
         tail = json.dumps([json.dumps(last)] if last else [])
-        told = {**_node(run), "logLineCount": 0, "eventsLineCount": 0, "historyTail": tail, "eventsTail": "[]"}
-        return {"model": {**_project(run.project, v), "bucket": {**told, "wandbConfig": json.dumps({"t": 1})}}}
+        told = {**run_node(run), "logLineCount": 0, "eventsLineCount": 0, "historyTail": tail, "eventsTail": "[]"}
+        return {"model": {**project(run.project, v), "bucket": {**told, "wandbConfig": json.dumps({"t": 1})}}}
 
     def _create_run_files(self, v: dict[str, Any]) -> dict[str, Any]:
         files = [{"name": name, "uploadUrl": f"{self.url}/up/{v['run']}/{name}"} for name in v["files"]]
@@ -229,7 +173,7 @@ class WandbServer:
         found = [r for r in self.runs.values() if r.project == v["project"] and r.group == wanted.get("group", r.group)]
         if not any(run.project == v["project"] for run in self.runs.values()):
             return {"project": None}
-        edges = [{"node": {"projectId": "1", **_node(run)}, "cursor": run.id} for run in found]
+        edges = [{"node": {"projectId": "1", **run_node(run)}, "cursor": run.id} for run in found]
         page = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
         return {"project": {"internalId": "1", "runCount": len(found), "readOnly": False, "runs": page}}
 
@@ -278,6 +222,10 @@ class WandbServer:
         return {"commitArtifact": {"artifact": {"id": v["artifactID"], "digest": made["digest"]}}}
 
 
+class _Deleted(Exception):
+    """A run is written that somebody deleted."""
+
+
 class _Torn(Exception):
     """The server died while it wrote."""
 
@@ -311,6 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = {"error": "in trouble"} if status else self.answer(self.command, self.path, body)
         except _Torn:
             answer, status = {"error": "in trouble"}, 500
+        except _Deleted as error:
+            answer, status = {"errors": [{"message": str(error)}]}, 409
         content = json.dumps(answer).encode()
         with contextlib.suppress(OSError):  # the client may have been killed
             self.send_response(status or 200)
@@ -331,11 +281,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-
-
-def _content(value: Any) -> Any:
-    """A value of a summary without wandb's random names: of a table, what is in it."""
-    return value["sha256"] if isinstance(value, dict) and value.get("_type") == "table-file" else value
 
 
 def slowly(seconds: float, match: str) -> Callable[[str], int | None]:
@@ -363,23 +308,3 @@ def answering(status: int, match: str, after: int = 0) -> Callable[[str], int | 
 def _operation(query: str) -> str:
     found = re.search(r"(?:query|mutation)\s+(\w+)", query)
     return found.group(1) if found else "?"
-
-
-def _viewer() -> dict[str, Any]:
-    versions = {"max_cli_version": "9.9.9"}
-    server = {"cliVersionInfo": versions, "latestLocalVersionInfo": None, "features": []}
-    return {"viewer": VIEWER, "serverInfo": server}
-
-
-def _project(name: str, v: dict[str, Any]) -> dict[str, Any]:
-    entity = v.get("entity") or ENTITY
-    return {"id": "p", "name": name, "entity": {"id": "e", "name": entity}, "entityName": entity}
-
-
-def _node(run: ServerRun) -> dict[str, Any]:
-    told = {"id": f"id-{run.id}", "name": run.id, "displayName": run.name, "state": run.state, "tags": run.tags}
-    told |= {"group": run.group, "jobType": run.job_type, "historyLineCount": len(run.lines), "sweepName": None}
-    told |= {"config": json.dumps({key: {"value": value} for key, value in run.config.items()})}
-    told |= {"summaryMetrics": json.dumps(run.summary), "systemMetrics": "{}", "historyKeys": {}, "readOnly": False}
-    told |= {"commit": None, "createdAt": "2026-11-30T00:00:00Z", "heartbeatAt": "2026-11-30T00:00:00Z"}
-    return {**told, "description": "", "notes": "", "user": {"name": ENTITY, "username": ENTITY}}

@@ -29,11 +29,14 @@ def asked(wandb: str | None, project: str | None, entity: str | None, tags: str 
     """The options of the mirror.
 
     Raises:
-        UserError: a mode that nobody knows, of `--wandb` or WANDB_MODE.
+        UserError: a mode that nobody knows, of `--wandb` or WANDB_MODE, or no name for a project.
     """
-    from andrea.tracking.mirror import resolve_mode
+    from andrea.tracking.mirror import resolve_destination, resolve_mode
 
-    return Asked(resolve_mode(wandb), project, entity, tags)
+    mode = resolve_mode(wandb)
+    if mode != "off":
+        resolve_destination(mode, project, entity, tags)  # said before anything is trained
+    return Asked(mode, project, entity, tags)
 
 
 @contextmanager

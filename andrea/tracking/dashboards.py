@@ -31,7 +31,7 @@ def workspace(folder: StudyFolder, project: str, entity: str = "") -> Any:
     built = ws.Workspace(
         entity=entity,
         project=project,
-        name=folder.path.name,
+        name=folder.path.name.replace("+", "-"),  # which wandb-workspaces takes for an emoji
         sections=_sweep(folder) if folder.about.get("kind") == "sweep" else _ablation(folder),
         settings=ws.WorkspaceSettings(x_axis="tokens", max_runs=MOST_RUNS, smoothing_type="none"),
         runset_settings=ws.RunsetSettings(
@@ -92,7 +92,7 @@ def _ablation(folder: StudyFolder) -> list[Any]:
         _section("Loss", losses),
         _section("Learning rate", _rates("lr")),
         _section("Search", _search(columns, "final_tune_loss")),
-        *_common(),
+        *_common(_table("layers")),
     ]
 
 
@@ -112,7 +112,12 @@ def _sweep(folder: StudyFolder) -> list[Any]:
     ]
 
 
-def _common() -> list[Any]:
+def _common(*more: Any) -> list[Any]:
+    """What every study has.
+
+    Args:
+        more: further panels about layers.
+    """
     layers = [
         _curve(
             "Gradient norm of the first and the last layer and of the embedding",
@@ -122,7 +127,7 @@ def _common() -> list[Any]:
             wr.LinePlot(title=f"{key.replace('_', ' ')} by layer, of one run", x="tokens", y=[f"layers/{key}"])
             for key in LAYER_METRICS
         ),
-        _table("layers"),
+        *more,
     ]
     throughput = [
         _curve("Tokens per second by arm", ["train/tokens_per_s"]),

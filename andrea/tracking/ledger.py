@@ -80,8 +80,10 @@ def remember(subject: Subject, to: Destination) -> None:
 
 
 def remembered(subject: Subject) -> dict[str, Any]:
-    """Where this study was mirrored to last; empty where it never was."""
-    return read_mapping(wandb_folder(subject) / "destination.json") or {}
+    """Where this study was mirrored to last; what is damaged or never was is left out."""
+    told = read_mapping(wandb_folder(subject) / "destination.json") or {}
+    kinds = {"project": str, "entity": str, "tags": list}
+    return {key: told[key] for key, kind in kinds.items() if isinstance(told.get(key), kind)}
 
 
 def clear(subject: Subject, run: str) -> None:
@@ -141,4 +143,11 @@ _PLACES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
 
 
 def _entries(subject: Subject) -> dict[str, Any]:
-    return read_mapping(wandb_folder(subject) / "mirrored.json") or {}
+    """A damaged entry is none: its run is looked at again."""
+    known = read_mapping(wandb_folder(subject) / "mirrored.json") or {}
+    return {run: told for run, told in known.items() if isinstance(told, dict) and _is_whole(told)}
+
+
+def _is_whole(told: dict[str, Any]) -> bool:
+    kept = told.get("mode") == "offline" and isinstance(told.get("folder"), str)
+    return kept or told.get("mode") in ("online", "begun")

@@ -23,6 +23,8 @@ from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, 
 from andrea.tracking.verdicts import is_judged
 
 MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "online")
+LONGEST_PROJECT, NOT_IN_PROJECTS = 128, "/\\#?%:"
+"""What wandb takes for a project's name."""
 CLOSE_WAIT_S = 60.0
 PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
@@ -55,13 +57,21 @@ def resolve_destination(
 
     Args:
         tags: with commas between them.
+
+    Raises:
+        UserError: a name that W&B takes for no project.
     """
     before = {} if subject is None else remembered(subject)
     own = tags if tags is not None else os.environ.get("WANDB_TAGS")
     told = before.get("tags", []) if own is None else [tag.strip() for tag in own.split(",")]
+    named = project or os.environ.get("WANDB_PROJECT") or before.get("project") or "andrea"
+    if len(named) > LONGEST_PROJECT or set(named) & set(NOT_IN_PROJECTS):
+        raise UserError(
+            f"W&B project {named!r}: use up to {LONGEST_PROJECT} characters other than {' '.join(NOT_IN_PROJECTS)}"
+        )
     return Destination(
         mode,
-        project or os.environ.get("WANDB_PROJECT") or before.get("project") or "andrea",
+        named,
         entity or os.environ.get("WANDB_ENTITY") or before.get("entity") or "",
         tuple(filter(None, told)),
     )

@@ -90,6 +90,11 @@ def _tags(subject: Subject, planned: Mapping[str, Any], result: Mapping[str, Any
         "stalled" if result.get("stalled") else None,
         *own,
     ]
+    return as_tags(found)
+
+
+def as_tags(found: Sequence[Any]) -> list[str]:
+    """Each once and no longer than W&B takes."""
     return list(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in found if tag))
 
 

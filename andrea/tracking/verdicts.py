@@ -12,7 +12,7 @@ from andrea.analysis.verdicts import effect_rows, verdict_rows
 from andrea.config import dotted
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.projection import LAYER_METRICS, short
+from andrea.tracking.projection import LAYER_METRICS, as_tags, short
 
 JOB_TYPE = "report"
 NUMBERS = ("mean", "low", "high", "level", "n", "p", "p_holm", "regret", "smallest_visible")
@@ -82,7 +82,7 @@ def project_study(
         id=study_id(folder),
         name=f"{about.get('name')}: {'best config' if about.get('kind') == 'sweep' else 'verdicts'}",
         group=folder.path.name,
-        tags=list(dict.fromkeys(str(tag) for tag in found if tag)),
+        tags=as_tags(found),
         config={key: value for key, value in dotted({**protocol, "study": folder.path.name}).items() if key != "name"},
         summary=_summary(folder, best),
         tables=tables(folder, store),

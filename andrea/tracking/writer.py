@@ -1,7 +1,11 @@
 """Writes whole runs with wandb: it and the dashboards alone import wandb, never inside a controller or a training."""
 
 import contextlib
+import errno
+import json
+import logging
 import os
+import re
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
@@ -30,8 +34,21 @@ OF_ANOTHER_RUN = (
 """WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What stops every run, not one: a disk that is full or takes nothing."""
+LOST = (
+    *("filestream: fatal error", "file transfer: upload: failed", "sender: failed to log artifact"),
+    *("runfiles: ", "runupserter: failed"),
+)
+"""How wandb's service begins a line of its log about data that it gave up: `finish` returns as if all were there."""
+
+
 class Unreachable(StudyError):
     """The W&B server did not answer in time, or refused."""
+
+
+class Misconfigured(StudyError):
+    """wandb refuses what a WANDB_ variable says: no run can be written, online or offline."""
 
 
 class Writer:
@@ -52,6 +69,7 @@ class Writer:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
         ledger.remember(subject, to)
+        self._given_up = False
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
 
@@ -103,8 +121,18 @@ class Writer:
 
     def _contained(self, run: str, what: str, write: Callable[[], None]) -> bool:
         """Whether the W&B run `run` was written; what went wrong is said."""
+        if self._given_up:
+            return False
         try:
             write()
+        except (Misconfigured, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                return self._failed(run, what, error)
+            if not self._background:
+                raise
+            self._given_up = True
+            self._say(f"{error}; W&B gets no more: mend it, then `{sync_command(self._subject, self._to.mode)}`")
+            return False
         except Unreachable as error:
             if not self._background:
                 raise
@@ -114,12 +142,16 @@ class Writer:
             begun = (ledger.entry(self._subject, run) or {}).get("mode") == "begun"
             return not begun and self._contained(run, what, write)
         except Exception as error:
-            if self._background:
-                traceback.print_exc()
-            self.failed.add(run)
-            self._say(f"W&B: {what} is not mirrored: {first_line(error)}")
-            return False
+            return self._failed(run, what, error)
         return True
+
+    def _failed(self, run: str, what: str, error: Exception) -> bool:
+        if self._background:
+            traceback.print_exc()
+        self.failed.add(run)
+        later = f"; `{sync_command(self._subject, self._to.mode)}` tries again" if self._background else ""
+        self._say(f"W&B: {what} is not mirrored: {first_line(error)}{later}")
+        return False
 
     def _write_run(self, planned: dict[str, Any]) -> None:
         run = project_run(self._subject, self._store, planned, self._to.tags)
@@ -186,10 +218,14 @@ class Writer:
                 reinit="create_new",
                 settings=_settings(self._to.mode),
             )
+        except ValueError as error:
+            raise Misconfigured(f"wandb refuses its settings ({_refusal(error)})") from error
         except wandb.errors.Error as error:
             if not online:
                 raise
-            raise Unreachable(f"W&B cannot be reached ({first_line(error)})") from error
+            if "deleted" in str(error):
+                raise StudyError("it was deleted in W&B, which keeps the ids of deleted runs") from error
+            raise Unreachable(_why(error)) from error
 
     def _finish(self, open_run: wandb.Run, exit_code: int) -> None:
         try:
@@ -198,6 +234,8 @@ class Writer:
             if self._to.mode == "offline":
                 raise
             raise Unreachable(f"W&B took no data for {_seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
+        if self._to.mode == "online" and (lost := _lost(Path(open_run.dir).with_name("logs"))):
+            raise Unreachable(f"W&B refused some data ({lost})")
 
 
 def profile(values: list[float]) -> wandb.Histogram:
@@ -230,9 +268,35 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def _why(error: wandb.errors.Error) -> str:
+    """What a server that cannot be reached is told apart by from one that answers no."""
+    said = first_line(error)
+    if "returned error 4" in said:
+        return f"W&B refused ({said})"
+    if isinstance(error, wandb.errors.CommError) and said == "<no message>":
+        return "W&B refused to open a run: may this account write to this entity and project?"
+    return f"W&B cannot be reached ({said})"
+
+
+def _refusal(error: ValueError) -> str:
+    """Which setting, and why: pydantic says it in its second and third line."""
+    setting, _, why = "\n".join(str(error).splitlines()[1:3]).partition("\n")
+    return f"{setting}: {why.strip().partition(' [type=')[0]}" if why else first_line(error)
+
+
+def _lost(logs: Path) -> str:
+    """What wandb's service gave up of a run that it finished, from its log; empty where all went well."""
+    with contextlib.suppress(OSError):
+        for line in (logs / "debug-internal.log").read_text(errors="replace").splitlines():
+            if any(beginning in line for beginning in LOST):
+                told = json.loads(line)
+                return first_line(Exception(": ".join(filter(None, [told["msg"], told.get("error")]))))
+    return ""
+
+
 def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
     """Files as an artifact; content that the server has already makes no new version."""
-    artifact = wandb.Artifact(name, kind)
+    artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind)  # a study may be named `a+b`
     for inside, path in files.items():
         artifact.add_file(str(path), inside, skip_cache=True, policy="immutable")
     open_run.log_artifact(artifact)
@@ -270,7 +334,8 @@ def _environment() -> Iterator[None]:
 
     It says nothing itself: what the user should know, the writer says.
     """
-    before = dict(os.environ)
+    before, loud = dict(os.environ), logging.raiseExceptions
+    logging.raiseExceptions = False  # a log of wandb's that a full disk does not take is no page of traceback
     for part in OF_ANOTHER_RUN:
         os.environ.pop(f"WANDB_{part}", None)
     os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
@@ -278,5 +343,6 @@ def _environment() -> Iterator[None]:
     try:
         yield
     finally:
+        logging.raiseExceptions = loud
         os.environ.clear()
         os.environ.update(before)
