@@ -122,8 +122,8 @@ def test_a_budget_that_is_no_whole_number_of_batches_is_one_at_equal_cost(tmp_pa
 
 def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path) -> None:
     study = frozen(tmp_path, base={}, deep={"model__n_layer": 4})
-    found = {"format": speed.FORMAT, "arms": {"base": {}, "deep": {}}, "ratio": {}}
-    for wrong in ({**found, "format": 0}, {**found, "arms": {"base": {}}}, [], {}):
+    found = {"format": speed.FORMAT, "arms": {"base": {}, "deep": {}}, "ratio": {"deep": {"ratio": 2.0}}}
+    for wrong in ({**found, "format": 0}, {**found, "arms": {"base": {}}}, {**found, "ratio": {}}, [], {}):
         (study.folder.path / speed.FILE).write_text(json.dumps(wrong))
         assert speed.read(study.folder, study) is None
     study.folder.write(speed.FILE, found)
