@@ -137,5 +137,5 @@ def test_an_ablation_runs_to_its_report_from_another_folder(installed: Installed
     assert [verdict["arm"] for verdict in answer["verdicts"]] == ["post"]
     page = Path(answer["report"]).read_text(encoding="utf-8")
     style = zipfile.ZipFile(installed.wheel).read("andrea/content/reports/templates/report.css").decode()
-    assert style.strip() in page and "norm-placement" in page
+    assert style.partition("{#")[0].strip() in page and "norm-placement" in page
     assert installed.succeed("andrea", "status").splitlines()[1].split()[1:3] == ["done", "6/6"]

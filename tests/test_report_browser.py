@@ -28,7 +28,7 @@ WIDE = """[...document.querySelectorAll(".plot svg")]
   .filter((drawing) => drawing.getBoundingClientRect().right > innerWidth).length"""
 BARE = """[...document.querySelectorAll("figure")]
   .filter((figure) => !figure.querySelector(".plot svg path[aria-label][d]")).map((figure) => figure.id)"""
-ROWS = """(id) => [...document.querySelectorAll(`#${id} .numbers table`)]
+ROWS = """(id) => [...document.querySelectorAll(`#${id} .behind table`)]
   .map((table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent)))"""
 MARKS = """(arm) => [...document.querySelectorAll(".plot path[aria-label]")]
   .filter((path) => path.getAttribute("aria-label").includes(`arm: ${arm}`)).length"""
@@ -139,8 +139,8 @@ def test_the_keyboard_reaches_the_contents_first_and_shows_where_it_is(browser: 
 
 def test_a_figures_numbers_can_be_read_as_a_table(browser: Browser, report: Path) -> None:
     with browser.page(report) as page:
-        page.click("#differences-per-seed .numbers summary")
-        page.wait("document.querySelector('#differences-per-seed .numbers table')")
+        page.click("#differences-per-seed .behind summary")
+        page.wait("document.querySelector('#differences-per-seed .behind table')")
         tables = page.evaluate(f"({ROWS})('differences-per-seed')")
         seeds = next(t for t in tables if "seed" in t[0])
         assert [row[0] for row in seeds[1:]] == [LABELS[arm] for arm in ("post", "both", "one") for _ in range(5)]
@@ -174,9 +174,9 @@ def faults(page: Page, axe: str, *rules: str) -> list[list[str]]:
 @pytest.mark.parametrize("width", [360, 1280])
 def test_axe_finds_nothing_that_keeps_people_out(browser: Browser, axe: str, report: Path, width: int) -> None:
     with browser.page(report, width) as page:
-        page.evaluate("document.querySelectorAll('details:not(.numbers)').forEach((part) => { part.open = true; })")
-        page.click("#differences-per-seed .numbers summary")
-        page.wait("document.querySelector('.numbers table')")
+        page.evaluate("document.querySelectorAll('details:not(.behind)').forEach((part) => { part.open = true; })")
+        page.click("#differences-per-seed .behind summary")
+        page.wait("document.querySelector('.behind table')")
         assert faults(page, axe) == []
         page.set_media(dark=True)
         assert faults(page, axe, "color-contrast") == []
@@ -251,12 +251,12 @@ def test_a_watched_page_loads_itself_again_as_its_reader_left_it(browser: Browse
         page.evaluate("window.first = true")
         page.click("#learning-rates [data-arm=post]")
         page.click("#runs thead th:nth-child(2) button")
-        page.evaluate("document.querySelectorAll('details.numbers')[0].open = true; scrollTo(0, 900)")
+        page.evaluate("document.querySelectorAll('details.behind')[0].open = true; scrollTo(0, 900)")
         page.wait("window.first === undefined && document.documentElement.dataset.drawn !== undefined")
         assert page.evaluate("document.querySelector('[data-arm=post]').ariaPressed") == "false"
         assert page.evaluate(f"({MARKS})('post')") == 0
         assert page.evaluate("document.querySelector('#runs thead th:nth-child(2)').ariaSort") == "ascending"
-        assert page.evaluate("document.querySelector('details.numbers').open") is True
+        assert page.evaluate("document.querySelector('details.behind').open") is True
         assert page.evaluate("document.activeElement.closest('th')?.textContent") == "arm"
         assert abs(page.evaluate("scrollY") - 900) < 2
         page.evaluate("window.second = true")

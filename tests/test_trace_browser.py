@@ -24,6 +24,8 @@ frame.onload = () => {{
   const page = frame.contentDocument, view = frame.contentWindow;
   page.querySelector("details").open = true;
   const box = (found) => found.getBoundingClientRect();
+  // Heads of tables that are blocks on a phone are there to be heard, not seen.
+  const clipped = (head) => head && view.getComputedStyle(head).clipPath !== "none";
   const luminance = (color) => color.match(/[\\d.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part) / 3, 0);
   const style = view.getComputedStyle(page.body);
   const drawn = [...page.querySelectorAll(".stream .draw svg")].map(box);
@@ -31,7 +33,7 @@ frame.onload = () => {{
   document.querySelector("#probe").textContent = JSON.stringify({{
     width: view.innerWidth, scroll: page.documentElement.scrollWidth, alerted: view.alerted ?? false,
     beyond: [...page.querySelectorAll("table *, p, dl")]
-      .filter((part) => box(part).right > view.innerWidth + 0.5).length,
+      .filter((part) => !clipped(part.closest("thead")) && box(part).right > view.innerWidth + 0.5).length,
     gaps: drawn.slice(1).map((next, i) => Math.abs(next.top - drawn[i].bottom)),
     rows: drawn.length, columns: [...page.querySelectorAll(".stream thead th")].filter(shown).length,
     paper: luminance(style.backgroundColor), ink: luminance(style.color),

@@ -16,7 +16,7 @@ async function embed(figure) {
   const save = figure.querySelector(".save");
   save.hidden = false;
   save.addEventListener("click", () => saveDrawing(figure));
-  const numbers = figure.querySelector(".numbers");
+  const numbers = figure.querySelector(".behind");
   numbers.hidden = false;
   numbers.addEventListener("toggle", () => tabulate(numbers, spec), { once: true });
 }
