@@ -287,6 +287,15 @@ def test_a_control_that_failed_is_told_while_more_is_trained(tmp_path):
     assert verdict(folder)["cause"] == "control failed"
 
 
+def test_a_finished_study_stays_finished_while_its_command_looks_whether_it_is(tmp_path):
+    folder, store = study(tmp_path)
+    assert go(folder, store, controls=True).complete
+    before = folder.read("verdict.json")
+    with pytest.raises(KeyboardInterrupt):
+        go(folder, store, Impatient(len(folder.runs())), controls=True)
+    assert folder.complete and folder.read("verdict.json") == before
+
+
 @pytest.mark.parametrize("damage", ["rubbish", "none"])
 def test_damage_to_the_log_of_a_repeat_is_no_other_number(tmp_path, damage):
     folder, store = study(tmp_path)

@@ -112,6 +112,15 @@ def test_a_regret_is_drawn_anew_and_the_choices_of_then_are_kept(study) -> None:
     assert json.loads((folder.path / "choices-method1.json").read_text())["relu"]["regret"] == 9.0
 
 
+def test_choices_that_were_lost_are_made_again_and_nothing_is_kept_of_them(study) -> None:
+    folder, store = study
+    choices = folder.read("choices.json")
+    (folder.path / "choices.json").unlink()
+    pretend(folder)
+    assert regrade(folder, store).kept == ["verdict-method1.json"]
+    assert folder.read("choices.json") == choices
+
+
 def test_a_replicate_is_judged_at_the_rate_that_it_was_trained_at(study) -> None:
     """Another choice of the rate would need other runs: it is said, and the choices of then stand."""
     folder, store = study

@@ -71,6 +71,17 @@ def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypa
     assert {run.project for run in read_offline_runs(folder.path).values()} == {"other"}
 
 
+def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with_its_reason(store: RunStore) -> None:
+    run_id = plan(make_study(store), "", seed=1)["run_id"]
+    with store.claim(run_id) as claim:
+        claim.fail(claim.attempt({"config": {"seed": 1}}, {}), "out of memory")
+    told = synced(store, run_id[:8], "--wandb", "offline", "--dry-run")
+    assert told.stdout.startswith("1 run would be written (offline)"), told.output
+    assert synced(store, run_id[:8], "--wandb", "offline").stdout == "1 run written (offline)\n"
+    [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
+    assert (run.exit_code, run.summary["reason"]) == (1, "out of memory")
+
+
 @pytest.mark.parametrize("damage", ["{", "[]", '{"ID": 3}', '{"ID": {}}', '{"ID": {"mode": "offline"}}'])
 def test_a_damaged_ledger_is_none(store: RunStore, damage: str) -> None:
     folder = make_study(store)

@@ -16,7 +16,7 @@ INTERRUPTED_WAIT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class MirrorOptions:
     """What the options say of the mirror."""
 
     mode: Literal["off", "offline", "online"]
@@ -25,7 +25,7 @@ class Asked:
     tags: str | None
 
 
-def asked(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> Asked:
+def asked(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> MirrorOptions:
     """The options of the mirror.
 
     Raises:
@@ -36,12 +36,12 @@ def asked(wandb: str | None, project: str | None, entity: str | None, tags: str 
     mode = resolve_mode(wandb)
     if mode != "off":
         resolve_destination(mode, project, entity, tags)  # said before anything is trained
-    return Asked(mode, project, entity, tags)
+    return MirrorOptions(mode, project, entity, tags)
 
 
 @contextmanager
 def mirrored(
-    subject: "Subject", store: "RunStore", to: Asked, warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Callable[[str], None]
 ) -> Iterator["Mirror | None"]:
     """A mirror for as long as the block takes, which then gets its time to write the rest; not for long where the
     block ended by Ctrl-C or an error. A tracker that does not start or end costs one warning, never the study."""
@@ -54,7 +54,7 @@ def mirrored(
     _close(mirror)
 
 
-def _started(subject: "Subject", store: "RunStore", to: Asked, warn: Callable[[str], None]) -> Any:
+def _started(subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Callable[[str], None]) -> Any:
     if to.mode == "off":
         return None
     try:

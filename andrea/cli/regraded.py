@@ -35,13 +35,14 @@ def regraded(runs: Path, names: Sequence[str], *, say: bool) -> dict[str, Any]:
 def _said(told: "Regraded") -> str:
     from andrea.cli.output import table
 
+    before = "unknown method" if told.method_before is None else f"method {told.method_before}"
     lines = [f"note: {note}" for note in told.notes]
     if told.changed:
         rows = [(change.of, change.before, change.after) for change in told.changed]
-        lines.append(table(rows, ("arm or effect", f"method {told.method_before}", f"method {told.method}")))
+        lines.append(table(rows, ("arm or effect", before, f"method {told.method}")))
     else:
         lines.append("no verdict changes" if told.kept else "nothing changes")
     if told.kept:
         lines.append(f"what was there before is kept in {', '.join(told.kept)}")
     count = f"{len(told.changed)} of {len(told.changes)} verdicts change"
-    return "\n".join([f"{told.study}: method {told.method_before} → {told.method}, {count}", *lines])
+    return "\n".join([f"{told.study}: {before} → {told.method}, {count}", *lines])

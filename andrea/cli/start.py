@@ -36,7 +36,7 @@ from andrea.cli.options import (
 from andrea.errors import StudyError
 
 if TYPE_CHECKING:
-    from andrea.cli.mirrored import Asked
+    from andrea.cli.mirrored import MirrorOptions
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
     from andrea.study.ablation import Ablation
@@ -53,7 +53,7 @@ class How:
     runs: Path
     slots: int | None
     executor: str
-    wandb: "Asked"
+    wandb: "MirrorOptions"
     dry_run: bool
     as_json: bool
 

@@ -60,6 +60,7 @@ def sync(
     debug: Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
+    from andrea.analysis.text import plural
     from andrea.cli.output import print_json
     from andrea.tracking.mirror import resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as mirrored
@@ -80,8 +81,8 @@ def sync(
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
-        runs_written = "1 run" if written == 1 else f"{written} runs"
-        typer.echo(f"{runs_written} written ({mode})" if written else f"every finished run is there already ({mode})")
+        said = f"{plural(written, 'run')} written" if written else "every finished run is there already"
+        typer.echo(f"{said} ({mode})")
 
 
 def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
@@ -95,7 +96,7 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
 
     store = reading(runs)
     if len(name) >= 6 and not set(name) - set("0123456789abcdef"):
-        ids = [path.name for path in store.root.glob(f"runs/{name[:2]}/{name}*") if "." not in path.name]
+        ids = [run_id for run_id in store.ids() if run_id.startswith(name)]
         if len(ids) > 1:
             raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
         if ids:
@@ -135,9 +136,12 @@ def _planned(store: "RunStore", subject: "Subject", to: "Destination") -> dict[s
 
 
 def _as_text(answer: dict[str, Any]) -> str:
-    lines = [f"{len(answer['runs'])} runs would be written ({answer['mode']}) to project {answer['project']}"]
+    from andrea.analysis.text import plural
+
+    written = plural(len(answer["runs"]), "run")
+    lines = [f"{written} would be written ({answer['mode']}) to project {answer['project']}"]
     if "workspace" in answer:
         sections = answer["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
-        told = ", ".join(f"{section['name']} ({len(section['panels'])} panels)" for section in sections)
+        told = ", ".join(f"{section['name']} ({plural(len(section['panels']), 'panel')})" for section in sections)
         lines.append(f"dashboard {answer['workspace']['displayName']}: {told}")
     return "\n".join([*lines, *answer["runs"]])

@@ -84,7 +84,7 @@ def why_not(study: FrozenStudy, kind: Budget, speed: Mapping[str, Any] | None, a
     configs = {name: RunConfig.model_validate(told["config"]) for name, told in study.resolved["arms"].items()}
     ratio = cost(configs, str(study.baseline), kind, speed, arm)
     if ratio is None:
-        return "the speed of the arms could not be measured"
+        return "the speed of the arms is not known: not measured yet, or it could not be"
     own = configs[arm]
     same = speeds.equal_tokens(study, speed, kind)[arm] == schedule.steps(own) * schedule.batch_tokens(own)
     if abs(ratio - 1) <= TOLERANCE or same:

@@ -94,8 +94,9 @@ def ablate(desk: Desk) -> Summary:
     replicates = _replicates(study, choices, decision.generation)
     if replicates:
         desk.do("replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates)
-        if asked_of(desk.folder):
-            # What is known already can be read while the rest is trained; it is not the whole answer.
+        if asked_of(desk.folder) and (kept or not desk.folder.complete):
+            # What is known already can be read while the rest is trained; it is not the whole answer. A study that is
+            # whole stays so while its command, given again, looks whether it is.
             early = verdicts(study, choices, *desk.known())
             desk.folder.write("verdict.json", {**early, "complete": False})
         beside.train(desk, choices, decision.generation + 1)

@@ -76,15 +76,15 @@ def _tokens_saved(
     record: Record, controlled: Mapping[str, Any], judged: Sequence[Verdict]
 ) -> dict[str, dict[str, Any]]:
     """Every arm's effect in tokens of the baseline, as far as the rulers reach; of a verdict without a mean none."""
-    level = record.study.protocol.alpha / len(judged)
+    alpha = record.study.protocol.alpha / len(judged)
     half, double = _by_seed(controlled["ruler"]), _by_seed(controlled["ruler_2x"])
     budget, found = controls.baseline_tokens(record.study), {}
     for verdict in judged:
         pairs = {pair.seed: pair.difference for pair in verdict.differences}
         if verdict.mean is None:
-            saved = Saved(None, None, 1 - level, len(pairs), without_effect(verdict))
+            saved = Saved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
         else:
-            saved = tokens_saved(pairs, half or {}, double, level, budget=budget)
+            saved = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
         found[verdict.arm] = saved.to_dict()
     return found
 

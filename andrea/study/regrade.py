@@ -113,7 +113,8 @@ def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
     if choices != stored:
         written["choices.json"] = (dict(stored), dict(choices))
     for file, (old, new) in written.items():
-        found.kept.append(_keep(folder, file, old, found.method_before))
+        if old:
+            found.kept.append(_keep(folder, file, old, found.method_before))
         folder.write(file, new)
     return found
 

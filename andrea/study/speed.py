@@ -17,6 +17,7 @@ from andrea.store.files import read_mapping
 from andrea.store.studies import StudyFolder
 from andrea.study.executors import Job
 from andrea.study.frozen import FrozenStudy
+from andrea.training import schedule
 
 FILE, LOG = "speed.json", "speed.log"
 MEASURING = "andrea.training.speed:speed_job"
@@ -93,8 +94,6 @@ def equal_tokens(study: FrozenStudy, speed: Mapping[str, Any] | None, kind: Lite
 
     An arm whose speed is not known has no entry; the baseline has its own budget.
     """
-    from andrea.training import schedule
-
     configs = _configs(study)
     base = configs[str(study.baseline)]
     costs = _flops_per_step(study, configs) if kind == "flops" else _time_per_step(study, speed)
@@ -107,8 +106,6 @@ def equal_tokens(study: FrozenStudy, speed: Mapping[str, Any] | None, kind: Lite
 
 
 def _flops_per_step(study: FrozenStudy, configs: Mapping[str, RunConfig]) -> dict[str, float]:
-    from andrea.training import schedule
-
     told = {arm: study.resolved["arms"][arm].get("flops_per_token") for arm in configs}
     return {
         arm: float(told[arm] or flops_per_token(config.model).total) * schedule.batch_tokens(config)

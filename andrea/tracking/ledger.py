@@ -18,6 +18,9 @@ from andrea.store.files import locked, read_mapping, write_json
 from andrea.store.runs import RunStore
 from andrea.tracking.subject import Destination, Subject, wandb_folder, wandb_id
 
+_PLACES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
+"""Where wandb puts its copies of tables and artifacts."""
+
 
 def pending(subject: Subject, store: RunStore, to: Destination, *, failed: bool = False) -> list[dict[str, Any]]:
     """The runs of the study with something to tell that is not mirrored yet, in the order of the plan.
@@ -137,9 +140,6 @@ def scratch(subject: Subject) -> Iterator[None]:
         for name, value in before[1].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         shutil.rmtree(path, ignore_errors=True)
-
-
-_PLACES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
 
 
 def _entries(subject: Subject) -> dict[str, Any]:

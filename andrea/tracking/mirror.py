@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from andrea.analysis.text import plural
 from andrea.errors import StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -112,8 +113,7 @@ def sync(
         finally:
             end_service()
     if writer.failed:
-        parts = "1 part" if len(writer.failed) == 1 else f"{len(writer.failed)} parts"
-        raise StudyError(f"{parts} of {subject.path.name} could not be mirrored to W&B")
+        raise StudyError(f"{plural(len(writer.failed), 'part')} of {subject.path.name} could not be mirrored to W&B")
     return written
 
 

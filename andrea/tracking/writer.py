@@ -32,8 +32,6 @@ OF_ANOTHER_RUN = (
     *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
 )
 """WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
-
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
 LOST = (

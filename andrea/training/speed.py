@@ -38,7 +38,7 @@ LEVEL = 0.95
 VISIT_S = 0.1
 """A visit lasts about so long, or one step: shorter ones would measure the scheduler of the system."""
 ROUNDS = (9, 41)
-"""Fewest and most, whatever time there is: under six have no 95 % interval, more than forty are hardly narrower."""
+"""Fewest and most, but for the rest of a rotation: under six have no 95 % interval, above 40 it is hardly narrower."""
 LR = 1e-4
 """Peak rate while measuring. No time depends on it, and no arm diverges, whose NaNs a GPU multiplies faster."""
 
@@ -202,7 +202,7 @@ def _unclocked(steps: int) -> int:
 
 
 def _visit_all(lanes: Mapping[str, Lane], steps: int, budget_s: float) -> None:
-    """Rounds in whole rotations, within `ROUNDS`, until the time is up: the clock ends them, never what they show."""
+    """Rounds in whole rotations until the time is up, about as `ROUNDS` says: the clock ends them, no result."""
     began, arms = time.perf_counter(), list(lanes)
     most = math.ceil(ROUNDS[1] / len(arms)) * len(arms)
     for number, order in enumerate(orders(arms, most)):

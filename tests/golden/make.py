@@ -4,7 +4,7 @@
 
 Fifty-odd trainings of a second each. Run ids depend on the platform, so a store made elsewhere has other names and
 other noise; tests/test_report_golden.py computes what it expects from whatever is there. Left out are checkpoints,
-logs, the corpus, what is rebuilt (the journal, the report) and, in env.json, what names the machine; JSON is written
+logs, the corpus, what is rebuilt (the journal, the report) and, of versions, what names the machine; JSON is written
 without spaces.
 """
 
@@ -45,12 +45,13 @@ def keep(made: Path, store: Path) -> None:
 
 
 def compact(path: Path) -> str:
-    """The file's text; of JSON without spaces, and of an environment without the machine."""
+    """The file's text; of JSON without spaces, and of what was installed without the machine."""
     if path.suffix != ".json":
         return path.read_text(encoding="utf-8")
     told = json.loads(path.read_text(encoding="utf-8"))
-    if path.name == "env.json":
-        told = {key: value for key, value in told.items() if key not in MACHINE}
+    for versions in (told if path.name == "env.json" else {}, told.get("versions") or {}):
+        for key in MACHINE:
+            versions.pop(key, None)
     return json.dumps(told, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
