@@ -31,9 +31,9 @@ def build_many(studies: list[Study]) -> Report:
     rows, exact = claims.rows(found), counted()
     stands = claims.by_claim(rows)
     sections = [
+        Section("By which rule", rule(found)),
         Section("Counted, without any training", [counted_table(exact)]),
         Section("Not measured here", not_measured(found)),
-        Section("By which rule", rule(found)),
     ]
     if twice:
         sections.append(Section("Left out", [Bullets(twice)]))

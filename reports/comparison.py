@@ -79,8 +79,8 @@ def details(study: Study) -> list[tuple[str, str]]:
     model = (arm.get("config") or {}).get("model") or {}
     told = [("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING)]
     if model:
-        shape = f"{model.get('n_layer')} blocks, d {model.get('d_model')}, {model.get('n_head')} heads"
-        told.append(("size", f"{text.big(sum((arm.get('parameters') or {}).values()))} parameters: {shape}"))
+        size = text.big(sum((arm.get("parameters") or {}).values()))
+        told.append(("size", f"{size} parameters: {text.shape(model)}"))
     if runs["tokens"].notna().any():
         tokens, epochs = runs["tokens"].max(), runs["epochs"].max()
         told.append(("training", f"{text.count(tokens)} tokens, {text.short(epochs)} epochs"))
@@ -261,8 +261,7 @@ def losses(study: Study) -> list[Item]:
         caption = f"Training loss, mean of the batches since the last logged step ({band}).{over}{some}"
         spec = figures.loss_curves(trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed)
         items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
-    items.append(pairs.by_themselves(study)) if len(study.replicates()) else None
-    return items
+    return [*items, pairs.by_themselves(study)] if len(study.replicates()) else items
 
 
 def layers(study: Study) -> list[Item]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import board, forest, growth, text, words
+from andrea.analysis import board, chapters, forest, growth, text, words
+from andrea.analysis.frames import UNFINISHED
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
 
@@ -20,8 +21,8 @@ def build_many(studies: list[Study]) -> Report:
     kept, twice = board.distinct(studies)
     rows = board.rows(kept)
     sections = [
-        Section("Does the effect grow or fade with size?", sizes(kept)),
         Section("How to read it", how(rows)),
+        Section("Does the effect grow or fade with size?", sizes(kept)),
         Section("Remarks", remarks(rows)),
         Section("Studies", list_of_studies(kept, twice)),
     ]
@@ -97,7 +98,7 @@ def head(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
 
 
 def _open(study: Study) -> str:
-    done = int((~study.runs["outcome"].isin(["failed", "running", "missing"])).sum())
+    done = int((~study.runs["outcome"].isin(UNFINISHED)).sum())
     missing = words.what_is_missing(study)
     return f"{done} of {text.plural(len(study.runs), 'planned run')} done{'; ' + missing[0] if missing else ''}"
 
@@ -244,7 +245,8 @@ def _growth(group: growth.Group, number: int) -> Figure:
         "trained by them: size and tokens per parameter change together. Shaded: ±m."
     )
     name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
-    return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), growth.legend(group))
+    legend = chapters.legend(group[0], growth.points(group)["arm"])
+    return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), legend)
 
 
 # ---- the rest --------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def _so_far(run: RunView) -> str:
     """How many tokens are trained and where the loss is, by what is logged."""
     if run.curves.empty:
         return "nothing is logged yet"
-    done, planned = int(run.curves["tokens"].max()), single.planned_tokens(run)
+    done, planned = int(run.curves["tokens"].max()), summaries.planned_tokens(run.config)
     share = f" of {text.count(planned)} ({text.percent(done / planned)})" if planned else ""
     told = f"{text.count(done)} tokens{share} are logged"
     evaluated = run.curves[(run.curves["kind"] == "eval") & run.curves["loss"].notna()]
@@ -80,8 +80,7 @@ def details(run: RunView) -> list[tuple[str, str]]:
     row = single.row_of(run)
     told = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
     if model.get("n_layer"):
-        shape = f"{model.get('n_layer')} blocks, d {model.get('d_model')}, {model.get('n_head')} heads"
-        size = row["parameters"]
+        shape, size = text.shape(model), row["parameters"]
         told.append(("size", shape if text.absent(size) else f"{text.big(size)} parameters: {shape}"))
     told.append(("peak rate", text.rate(row["lr"])))
     told.append(("seed", text.plain(row["seed"])))
@@ -189,7 +188,10 @@ def along(run: RunView) -> list[Item]:
 
 
 _ALONG = {
-    "learning-rate": "The learning rate of the last step before each record.",
+    "learning-rate": (
+        "The learning rate of the last step before each record: where warmup ended, and how far the rate had fallen at "
+        "the end, where the final loss was taken."
+    ),
     "gradient-norm": (
         "Global gradient norm of the last step before each record, before clipping (log axis). Spikes that return "
         "are common; a norm that climbs for long comes before a divergence."

@@ -6,6 +6,7 @@ token on the tune part.
 """
 
 import json
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,11 +22,11 @@ def build(study: Study) -> Report:
     trials = summaries.trial_values(study)
     shares = mattered(study, trials)
     sections = [
+        Section("How it was done", how(study)),
         Section("Trials", [trial_table(study, trials)]),
         Section("What mattered", importance(study, trials, shares)),
         Section("Along each parameter", slices(study, trials)),
         Section("All parameters together", together(study, trials, shares)),
-        Section("How it was done", how(study)),
         Section("Configuration and environment", configuration(study)),
     ]
     question = (
@@ -71,9 +72,7 @@ def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
     config = (next(iter((study.resolved.get("arms") or {}).values()), None) or {}).get("config") or {}
     told = [("trials", text.count(len(trials))), ("sampler", str(study.protocol.get("sampler", "tpe")))]
     if config.get("model"):
-        model = config["model"]
-        shape = f"{model.get('n_layer')} blocks, d {model.get('d_model')}, {model.get('n_head')} heads"
-        told.append(("size", shape))
+        told.append(("size", text.shape(config["model"])))
     if config.get("data"):
         told.append(("corpus", f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}"))
     if study.runs["tokens"].notna().any():
@@ -165,7 +164,7 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
     columns = [
         Column("parameter", "parameter"),
         numbers("share", "importance", text.percent),
-        numbers(("low", "high"), "over resamples", _percents),
+        numbers(("low", "high"), "over resamples", partial(text.between, show=text.percent)),
         numbers("n", "trials", text.count),
         numbers("good", "trained", text.count),
     ]
@@ -177,10 +176,6 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
         Figure("importance-shares", caption, importances.bars(table)),
         Table("importances", meaning, table, columns, stacked=True),
     ]
-
-
-def _percents(low: Any, high: Any) -> str:
-    return text.NOTHING if text.absent(low) else f"{text.percent(low)} to {text.percent(high)}"
 
 
 def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:

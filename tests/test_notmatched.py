@@ -128,7 +128,7 @@ def test_a_speed_that_was_measured_is_listed_where_it_differs(tmp_path: Path) ->
     assert row["baseline"] == pytest.approx(51_200) and row["arm_value"] == pytest.approx(40_960)
     assert row["deviation"] == pytest.approx(-0.2)
     assert (row["low"], row["high"]) == pytest.approx((1 / 1.3 - 1, 1 / 1.2 - 1))
-    assert row["note"] == "warm, interleaved, 20 rounds, on x86_64"
+    assert row["note"] == "warm, interleaved, on x86_64; deviation: median within 20 rounds"
     speeds(writer, 1.01, 0.99, 1.02)
     assert "tokens per second" not in by_what(writer)
 

@@ -12,7 +12,7 @@ from analysis_store import Writer, finished
 
 from andrea import catalogue
 from andrea.analysis import claims
-from andrea.analysis.build import load_script, make_many
+from andrea.analysis.build import Job, load_script
 from andrea.analysis.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED, Claim, stand
 from andrea.analysis.load import load, load_all
 from andrea.analysis.report import Report
@@ -141,9 +141,11 @@ def test_regimes_are_never_pooled_and_a_claim_may_hold_at_one_of_them(tmp_path: 
 
 def test_claims_that_nobody_measured_come_with_the_command_that_would(tmp_path: Path) -> None:
     writer = finished(tmp_path, effects={"post": 0.09}, **MINE)
-    pages = make_many(writer.store, None, ["md", "csv"], SCRIPT, tmp_path / "out")
+    pages = Job(writer.store, SCRIPT, out=tmp_path / "out").make(["md", "csv"])
     told = pages[0].read_text()
-    commands = pd.read_csv(tmp_path / "out" / "not-measured.csv")["command"]
+    listed = pd.read_csv(tmp_path / "out" / "not-measured.csv")
+    commands = listed["command"]
+    assert "mlp_ratio 1 worse or unstable" in " ".join(listed["claimed"]), "a bare number says nothing"
     claimed = [entry.name for entry in catalogue.entries("ablations") if claims_of(entry.path)]
     # The study is of its name, arms and rule: the same claim in other words.
     assert set(commands) == {f"andrea ablate {name}" for name in claimed} - {"andrea ablate norm-placement"}

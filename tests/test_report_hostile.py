@@ -64,6 +64,7 @@ def test_csv_holds_what_a_reader_finds_again() -> None:
 def test_numbers_at_the_ends_of_their_range() -> None:
     assert [text.number(-0.0), text.signed(-0.0), text.signed(-1e-5)] == ["0.0000", "+0.0000", "−0.0000"]
     assert [text.number(3.4e38), text.signed(12345678), text.count(-0.4)] == ["3.4e+38", "+12,345,678.0000", "0"]
+    assert [text.signed(nothing) for nothing in (None, np.nan, np.float64("nan"), pd.NA, pd.NaT)] == [text.NOTHING] * 5
     infinite = [show(np.inf) for show in (text.count, text.memory, text.seconds, text.big)]
     assert infinite == ["inf", "inf MiB", "inf s", "inf"]
 

@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from andrea.analysis import board, forest, growth
-from andrea.analysis.build import load_script, make_many
+from andrea.analysis.build import Job, load_script
 from andrea.analysis.load import load_all
 from andrea.analysis.report import Report, Table
 from andrea.store.runs import RunStore
@@ -174,7 +174,7 @@ def test_what_asks_the_same_is_counted_once_and_said(tmp_path: Path) -> None:
     kept, said = board.distinct(load_all(RunStore(tmp_path)))
     assert len(kept) == 1 and len(said) == 1
     assert said[0].startswith("first-same asks the same as second-same")
-    [page] = [p for p in make_many(RunStore(tmp_path), None, ["md"], SCRIPT) if p.name == "report.md"]
+    [page] = [p for p in Job(RunStore(tmp_path), SCRIPT).make(["md"]) if p.name == "report.md"]
     assert page.parent == tmp_path / "reports" / "leaderboard"
     assert "first-same asks the same as second-same" in page.read_text()
 
@@ -210,6 +210,29 @@ def test_other_tokens_or_another_corpus_are_no_sizes_of_one_ablation(tmp_path: P
     folder = StudyFolder(store.root / "studies" / "norm-placement-b")
     folder.write("resolved.json", folder.read("resolved.json") | {"fingerprint": "cd" * 32})
     assert growth.groups(load_all(store))[0] == []
+
+
+def test_arms_of_one_name_that_are_set_otherwise_are_no_sizes_of_one_ablation(tmp_path: Path) -> None:
+    store = finished(tmp_path, digest="a").store
+    other = finished(tmp_path, digest="b", arms=("pre", "post"))
+    grown(other, 4)
+    assert len(growth.groups(load_all(store))[0]) == 1
+    other.asked["arms"]["post"]["set"]["model.final_norm"] = True
+    other.save()
+    assert growth.groups(load_all(store))[0] == []
+
+
+def test_an_unknown_regret_at_one_size_leaves_the_slope_open(tmp_path: Path) -> None:
+    store = finished(tmp_path, digest="a", effects={"post": 0.09}).store
+    large = grown(finished(tmp_path, digest="b", effects={"post": 0.02}), 4)
+    rejudged(large, np.random.default_rng(0).normal(0, 0.003, 5))
+    [group], _ = growth.groups(load_all(store))
+    assert list(growth.slopes(group)["word"]) == ["fades"]
+    verdict = large.folder.read("verdict.json")
+    verdict["verdicts"][0]["regret"] = None
+    large.folder.write("verdict.json", verdict)
+    [group], _ = growth.groups(load_all(store))
+    assert list(growth.slopes(group)["word"]) == ["uncertain"] and growth.slopes(group)["regret"].isna().all()
 
 
 def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from analysis_store import INITIAL, LAYERS, TOKENS, UNIGRAM, Writer, finished
 from typer.testing import CliRunner
 
 from andrea.analysis import single
-from andrea.analysis.build import load_script, make_run
+from andrea.analysis.build import Job, load_script
 from andrea.analysis.load import load_run
 from andrea.analysis.report import Report
 from andrea.analysis.runview import RunView
@@ -152,7 +152,7 @@ def test_documents_are_weighed_alike_and_have_an_interval(writer: Writer) -> Non
 
 def test_the_page_of_a_run_is_written_by_the_beginning_of_its_id(writer: Writer) -> None:
     run_id = replicate(writer, 0)["run_id"]
-    page = make_run(writer.store, run_id[:7], ["md"], SCRIPT)[0]
+    page = Job(writer.store, SCRIPT, run=run_id[:7]).make(["md"])[0]
     assert page == writer.store.root / "reports" / f"run-{run_id[:12]}" / "report.md"
     told = page.read_text()
     assert f"{INITIAL:.4f} nats" in told and (page.parent / "figures" / "layers-residual-rms.svg").exists()

@@ -101,7 +101,8 @@ def test_a_run_is_watched_until_it_has_ended(half: Writer, monkeypatch: pytest.M
         attempt = claim.attempt({"config": {"train": {"lr": 0.001}}, "identity": {}}, {})
         (attempt / "metrics.jsonl").write_text("")
     Steps(monkeypatch, lambda: None, lambda: half.train(run, 2.5))
-    watch([Watched(Job(half.store, Path("reports/one.py"), run=run["run_id"][:8]), "it")], said.append, said.append)
+    job = Job(half.store, Path("reports/one.py"), run=run["run_id"][:8].upper())
+    watch([Watched(job, "it")], said.append, said.append)
     assert ["0 of 1 runs done; built" in said[0], "1 of 1 runs done, complete" in said[1], len(said)] == [True, True, 2]
 
 

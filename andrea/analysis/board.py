@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import chapters, text
+from andrea.analysis import chapters, summaries, text
+from andrea.analysis.frames import typed
 from andrea.analysis.load import Study
 from andrea.verdict.paired import holm
 
@@ -72,12 +73,7 @@ def regime(study: Study) -> dict[str, Any]:
     """Under what the study measured: parameters (of the baseline), tokens (a run), corpus, fingerprint, regime."""
     arm = (study.resolved.get("arms") or {}).get(study.baseline) or {}
     parameters = sum((arm.get("parameters") or {}).values()) or None
-    config = arm.get("config") or {}
-    train, model = config.get("train") or {}, config.get("model") or {}
-    tokens = train.get("tokens")
-    if tokens and train.get("batch_size") and model.get("context"):  # whole batches are trained
-        batch = train["batch_size"] * model["context"]
-        tokens = tokens // batch * batch
+    tokens = summaries.planned_tokens(arm.get("config") or {})
     corpus = chapters.corpus(study)
     parts = [f"{text.big(parameters)} parameters" if parameters else "", f"{text.big(tokens)} tokens" if tokens else ""]
     return {
@@ -97,10 +93,7 @@ def rows(studies: Iterable[Study]) -> pd.DataFrame:
         found += _rows(study)
     for row, adjusted in zip(found, holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]), strict=True):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
-    board = pd.DataFrame(found, columns=list(BOARD))
-    for key, meaning in BOARD.items():
-        if meaning.startswith(("int", "float")):
-            board[key] = pd.to_numeric(board[key]).astype("Int64" if meaning.startswith("int") else "float64")
+    board = typed(pd.DataFrame(found, columns=list(BOARD)), BOARD)
     size = board["mean"].abs()
     order = board.assign(
         size=size,
@@ -163,7 +156,8 @@ def _numbers(row: Mapping[Any, Any], exploratory: bool, note: str) -> dict[str, 
 
 
 def same_question(study: Study) -> tuple[Any, ...]:
-    """What studies must share in order to be one ablation at several sizes: name, factor, arms, corpus, tokens."""
-    under = regime(study)
-    arms = tuple(study.arms)
+    """What studies must share in order to be one ablation at several sizes: name, factor, the arms and what is set in
+    them, corpus, tokens."""
+    under, asked = regime(study), study.protocol.get("arms") or {}
+    arms = tuple((arm, repr(sorted(((asked.get(arm) or {}).get("set") or {}).items()))) for arm in study.arms)
     return study.name, str(study.protocol.get("factor")), arms, under["corpus"], under["fingerprint"], under["tokens"]

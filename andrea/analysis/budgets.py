@@ -1,12 +1,13 @@
 """What an effect is worth, and what else differs: tokens saved, equal budgets, what is not matched, measured speed."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from andrea.analysis import notmatched, text, words
 from andrea.analysis.load import Study
-from andrea.analysis.report import Column, Item, Table, Text, numbers
+from andrea.analysis.report import Column, Item, Table, numbers
 
 BUDGETS = {"tokens": "equal tokens", "flops": "equal FLOPs", "time": "equal wall-clock time"}
 """What the arms may have in common at the end of their schedules."""
@@ -29,7 +30,7 @@ def tokens_saved(study: Study) -> list[Item]:
     columns = [
         Column("label", "arm"),
         numbers("saved", "tokens saved", text.share),
-        numbers(("low", "high"), "interval", _shares),
+        numbers(("low", "high"), "interval", partial(text.between, show=text.share)),
         numbers("n", "pairs", text.count),
         numbers("tokens", "the baseline's tokens to that loss", text.count),
     ]
@@ -41,10 +42,6 @@ def tokens_saved(study: Study) -> list[Item]:
         f"Fieller{_at_level(frame)}. Nothing is told beyond the budgets that were trained."
     )
     return [Table("tokens-saved", caption, frame, columns, stacked=True)]
-
-
-def _shares(low: Any, high: Any) -> str:
-    return text.NOTHING if text.absent(low) or text.absent(high) else f"[{text.share(low)}, {text.share(high)}]"
 
 
 def _at_level(frame: pd.DataFrame) -> str:
@@ -129,7 +126,7 @@ def not_matched(study: Study) -> list[Item]:
         Column(("baseline", "unit"), "baseline", _quantity),
         Column(("arm_value", "unit"), "arm's", _quantity),
         numbers("deviation", "deviation", text.relative),
-        numbers(("low", "high"), "95 % interval", _percents),
+        numbers(("low", "high"), "95 % interval", partial(text.between, show=text.relative)),
         Column("note", "how it came about"),
     ]
     caption = (
@@ -158,12 +155,6 @@ def _quantity(value: Any, unit: Any) -> str:
     return _SHOW[unit](value) if unit in _SHOW else text.setting(value)
 
 
-def _percents(low: Any, high: Any) -> str:
-    if text.absent(low) or text.absent(high):
-        return text.NOTHING
-    return f"[{text.relative(low)}, {text.relative(high)}]"
-
-
 # ---- speed -----------------------------------------------------------------------------------------------------------
 
 
@@ -185,12 +176,12 @@ def speed(study: Study) -> list[Item]:
     columns = [
         Column("label", "arm"),
         numbers("step_s", "step (ms)", _ms),
-        numbers(("low", "high"), "interval (ms)", lambda low, high: _pair(low, high, _ms)),
+        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_ms)),
         numbers("rounds", "rounds", text.count),
         numbers("tokens_per_s", "tokens/s", text.count),
-        numbers(("tokens_per_s_low", "tokens_per_s_high"), "interval", lambda low, high: _pair(low, high, text.count)),
+        numbers(("tokens_per_s_low", "tokens_per_s_high"), "interval", partial(text.between, show=text.count)),
         numbers("ratio", "step time / baseline's", text.ratio),
-        numbers(("ratio_low", "ratio_high"), "its interval", lambda low, high: _pair(low, high, text.ratio)),
+        numbers(("ratio_low", "ratio_high"), "its interval", partial(text.between, show=text.ratio)),
     ]
     for key, header, show in (
         ("compile_s", "compilation, apart", text.seconds),
@@ -213,18 +204,6 @@ def _torch(study: Study) -> str:
 
 def _ms(seconds: Any) -> str:
     return text.NOTHING if text.absent(seconds) else text.number(1000 * float(seconds), 2)
-
-
-def _pair(low: Any, high: Any, show: Any) -> str:
-    return text.NOTHING if text.absent(low) or text.absent(high) else f"[{show(low)}, {show(high)}]"
-
-
-def benchmark(study: Study) -> list[Item]:
-    """The measured speeds, or a sentence that there are none."""
-    found = speed(study)
-    if found or not len(study.replicates()):
-        return found
-    return [Text("Speed was not measured: the runs' own times stand below. --controls or --equal time measure it.")]
 
 
 def _numeric(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:

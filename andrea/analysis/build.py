@@ -108,24 +108,6 @@ def make_report(
     return Job(store, script, (folder,), out=out).make(formats)
 
 
-def make_many(
-    store: RunStore,
-    folders: Sequence[StudyFolder] | None,
-    formats: Sequence[str] | None,
-    script: Path,
-    out: Path | None = None,
-) -> list[Path]:
-    """Write a report on several studies, or on all of the store; see `Job.make`."""
-    return Job(store, script, None if folders is None else tuple(folders), out=out).make(formats)
-
-
-def make_run(
-    store: RunStore, run: str, formats: Sequence[str] | None, script: Path, out: Path | None = None
-) -> list[Path]:
-    """Write a report on one run, named by its id or the beginning of it; see `Job.make`."""
-    return Job(store, script, run=run, out=out).make(formats)
-
-
 class Vanished(StudyError):
     """A study that was there is not there any more."""
 

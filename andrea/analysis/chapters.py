@@ -25,7 +25,7 @@ def labels(study: Study) -> dict[str, str]:
 
 def how(study: Study) -> list[Item]:
     """The protocol, as frozen before the first run."""
-    rules, runs = study.rules, study.replicates()
+    rules = study.rules
     items: list[Item] = []
     for key in ("claim", "hypothesis", "why"):
         if study.protocol.get(key):
@@ -44,19 +44,7 @@ def how(study: Study) -> list[Item]:
         ("matched", matching(study)),
         ("corpus", described_corpus(study)),
     ]
-    evaluated = runs.dropna(subset=["eval_tokens"])
-    if len(evaluated):
-        tokens, digests = evaluated["eval_tokens"].iloc[0], evaluated["eval_digest"].unique()
-        same = "the same in every run" if len(digests) == 1 else f"{len(digests)} different sets"
-        facts.append(
-            ("evaluated", f"{text.count(tokens)} tokens of the verdict part, {same} (digest {digests[0][:12]})")
-        )
-        seen = f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of them unique"
-        facts.append(("trained on", f"{seen}, {text.short(runs['epochs'].max())} epochs"))
-        good = runs[runs["ok"]]
-        if len(good):
-            ratio = float((good["bpb"] / good["loss"]).iloc[0])
-            facts.append(("bits per byte", f"1 nat per token is {text.number(ratio, 3)} bits per byte of this text"))
+    facts += _read(study.replicates())
     if study.resolved.get("platform"):
         facts.append(("platform", ", ".join(f"{k} {v}" for k, v in study.resolved["platform"].items())))
     if study.verdict.get("versions"):
@@ -66,6 +54,25 @@ def how(study: Study) -> list[Item]:
     caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
     items.append(Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False))
     return items + sizes(study)
+
+
+def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """What replicates were evaluated and trained on; nothing before one has ended."""
+    evaluated = runs.dropna(subset=["eval_tokens"])
+    if evaluated.empty:
+        return []
+    tokens, digests = evaluated["eval_tokens"].iloc[0], evaluated["eval_digest"].unique()
+    same = "the same in every run" if len(digests) == 1 else f"{len(digests)} different sets"
+    seen = f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of them unique"
+    facts = [
+        ("evaluated", f"{text.count(tokens)} tokens of the verdict part, {same} (digest {digests[0][:12]})"),
+        ("trained on", f"{seen}, {text.short(runs['epochs'].max())} epochs"),
+    ]
+    good = runs[runs["ok"]]
+    if len(good):
+        ratio = float((good["bpb"] / good["loss"]).iloc[0])
+        facts.append(("bits per byte", f"1 nat per token is {text.number(ratio, 3)} bits per byte of this text"))
+    return facts
 
 
 def _judged_by(study: Study) -> str:
@@ -178,8 +185,8 @@ def costs(study: Study) -> list[Item]:
             numbers("peak_memory_bytes", "peak memory", text.memory),
         ]
         caption = (
-            "Means over the n completed replicates ± one standard deviation. Times and tokens/s are no benchmark: "
-            "runs shared the machine, in no controlled order."
+            "Means over the n completed replicates ± one standard deviation; of peak memory the largest. Times and "
+            "tokens/s are no benchmark: runs shared the machine, in no controlled order."
         )
         items.append(Table("costs", caption, frame, columns))
     return items

@@ -22,6 +22,7 @@ import yaml
 
 from andrea import catalogue
 from andrea.analysis import board, text
+from andrea.analysis.frames import typed
 from andrea.analysis.load import Study
 from andrea.analysis.verdicts import level_label
 
@@ -131,20 +132,16 @@ def rows(found: Iterable[tuple[Claim, list[Study]]]) -> pd.DataFrame:
             told += _of_study(claim, study)
         if not studies:
             told += _unmeasured(claim)
-    table = pd.DataFrame(told, columns=list(CLAIMS))
-    for key, meaning in CLAIMS.items():
-        if meaning.startswith(("int", "float")):
-            table[key] = pd.to_numeric(table[key]).astype("Int64" if meaning.startswith("int") else "float64")
-    return table
+    return typed(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
 
 
 def _unmeasured(claim: Claim) -> list[dict[str, Any]]:
     base = {"claim": claim.text, "ablation": claim.ablation, "study": "", "regime": "", "verdict": "", "cause": ""}
-    told = {"against": _label(claim.protocol, str(claim.protocol.get("baseline") or "")), "exploratory": False}
+    told = {"against": _called(claim.protocol, str(claim.protocol.get("baseline") or "")), "exploratory": False}
     done = {"word": NOT_TESTED, "why": "not measured here"}
     named = claim.claimed or {"": []}
     return [
-        {**base, **told, **done, "effect": _label(claim.protocol, arm), "claimed": _either(words)}
+        {**base, **told, **done, "effect": _called(claim.protocol, arm), "claimed": _either(words)}
         for arm, words in named.items()
     ]
 
@@ -261,6 +258,12 @@ def _label(asked: Mapping[str, Any], arm: str) -> str:
     return level_label(factors, factor, arm) if factor else arm
 
 
+def _called(asked: Mapping[str, Any], arm: str) -> str:
+    """The label, after the factor where it is a bare number, as a study has it (`Study.called`)."""
+    label, factor = _label(asked, arm), str(asked.get("factor") or "").rpartition(".")[2]
+    return f"{factor} {label}" if factor and text.bare(label) else label
+
+
 def _named(given: Any) -> dict[str, Any]:
     """A mapping of a YAML file, its names as they were written; what is none has no names."""
     return {str(name): value for name, value in given.items()} if isinstance(given, dict) else {}
@@ -272,4 +275,4 @@ def _either(words: Sequence[str]) -> str:
 
 def wanted(claim: Claim) -> list[str]:
     """What would support a claim, in words: `post-norm worse or unstable`."""
-    return [f"{_label(claim.protocol, arm)} {_either(words)}" for arm, words in claim.claimed.items()]
+    return [f"{_called(claim.protocol, arm)} {_either(words)}" for arm, words in claim.claimed.items()]

@@ -6,6 +6,7 @@ import pandas as pd
 
 from andrea.analysis import figures, text, theme, words
 from andrea.analysis.chapters import labels
+from andrea.analysis.frames import UNFINISHED
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Table, numbers
 
@@ -86,7 +87,7 @@ def _row(study: Study, key: str, found: dict[str, Any] | None) -> dict[str, Any]
     row: dict[str, Any] = {"key": key, "control": NAMES[key], "done": DONE[key]}
     if found is None:
         runs = study.runs[(study.runs["phase"] == "control") & (study.runs["why"] == WHY[key])]
-        ended = int((~runs["outcome"].isin(["failed", "running", "missing"])).sum())
+        ended = int((~runs["outcome"].isin(UNFINISHED)).sum())
         planned = f"{ended} of {text.plural(len(runs), 'run')} {'is' if ended == 1 else 'are'} done"
         reason = planned if len(runs) else "not planned yet: follows the replicates"
         unknown = dict.fromkeys(("mean", "low", "high", "n", "p"))

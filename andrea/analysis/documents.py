@@ -92,11 +92,13 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
         f" Drawn are {count} of {all_of} documents, picked, not averaged; the file has all." if count < all_of else ""
     )
     along = "over the years that their names tell" if dated else "from the least to the greatest"
+    # In the order of the differences there is always a slope.
+    far = "a slope over the years or a few far marks" if dated else "a few far marks"
     n = int(effects["n"].max())
     caption = (
         f"The difference to {study.called(study.baseline or '')} on every evaluated document, {along}: mean over "
         f"n = {n} seeds, the thin line from the least to the greatest seed, larger marks for more tokens. All on one "
-        "side of 0: the effect does not hang on which text was taken; a slope or a few far marks: it does." + some
+        f"side of 0: the effect does not hang on which text was taken; {far}: it does.{some}"
     )
     spec = _spec(drawn, study.arms, dated, study.called(study.baseline or ""))
     return Figure("effect-by-document", caption, spec, legend(study, drawn["arm"]))

@@ -50,7 +50,8 @@ def differences(
     row = alt.Y("arm:N", title=None, sort=None, scale=alt.Scale(domain=shown), axis=axis)
     layers = [*_margin(margin, x), *_means(means, x, row, arms), _pairs(dots, x, row, arms)]
     height = 76 * max(1, len(shown)) + 10
-    return finish(alt.layer(*layers), height, f"Paired differences of final loss to {arms[0]}, per seed and arm.")
+    told = f"Paired differences of final loss to {called[arms[0]]}, per seed and arm."
+    return finish(alt.layer(*layers), height, told)
 
 
 def _margin(m: float, x: dict[str, Any]) -> list[Any]:

@@ -67,7 +67,12 @@ def forest(board: pd.DataFrame, by: pd.Series | None = None, colors: Mapping[str
     order = [str(line) for line in told["line"]]
     told["line"] = order
     y = alt.Y("line:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=axis)
-    x = _across(board)
+    layered = alt.layer(*_layers(told, y, _across(board), colors))
+    return marks.finish(layered, ROW * len(order), "Effect and interval of every arm of every study.")
+
+
+def _layers(told: pd.DataFrame, y: Any, x: dict[str, Any], colors: Mapping[str, str]) -> list[Any]:
+    """The bands of ±m and the line at 0; means with their intervals, what has none in words; the studies' heads."""
     base = alt.Chart(data(_drawn(told))).transform_filter(VISIBLE).encode(y=y)
     color = alt.Color(
         "arm:N", scale=alt.Scale(domain=list(colors), range=[theme.var(c) for c in colors.values()]), legend=None
@@ -85,7 +90,7 @@ def forest(board: pd.DataFrame, by: pd.Series | None = None, colors: Mapping[str
     measured, rest = base.transform_filter("isValid(datum.mean)"), base.transform_filter("!isValid(datum.mean)")
     bands = alt.Chart(data(told[told["head"] == ""][["line", "m"]].assign(low=lambda t: -t["m"])))
     heads = alt.Chart(data(told[told["head"] != ""][["line", "head"]]))
-    layers = [
+    return [
         bands.mark_rect(opacity=0.16, color=theme.var("band")).encode(y=y, x=alt.X("low:Q", **x), x2="m:Q"),
         alt.Chart(data(pd.DataFrame({"zero": [0.0]}))).mark_rule(strokeWidth=1.5).encode(x=alt.X("zero:Q", **x)),
         measured.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round").encode(
@@ -101,7 +106,6 @@ def forest(board: pd.DataFrame, by: pd.Series | None = None, colors: Mapping[str
             align="left", fontSize=11, fontWeight="bold", limit=alt.ExprRef("width"), color=theme.var("ink")
         ).encode(y=y, x=alt.value(6), text="head:N"),
     ]
-    return marks.finish(alt.layer(*layers), ROW * len(order), "Effect and interval of every arm of every study.")
 
 
 def _drawn(told: pd.DataFrame) -> pd.DataFrame:

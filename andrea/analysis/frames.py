@@ -94,6 +94,9 @@ DOCUMENTS = {
 }
 """Columns of `documents`: final loss of every run on every evaluated document."""
 
+UNFINISHED = ("failed", "running", "missing")
+"""Outcomes of runs that have no result."""
+
 _WHOLE = ("seed", "trial", "generation", "steps", "tokens", "unique_tokens", "parameters", "attempts", "eval_tokens")
 
 
@@ -165,6 +168,14 @@ def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
+def typed(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:
+    """Numbers as numbers, by what the columns are documented to be."""
+    for key, meaning in meanings.items():
+        if meaning.startswith(("int", "float")):
+            frame[key] = pd.to_numeric(frame[key]).astype("Int64" if meaning.startswith("int") else "float64")
+    return frame
+
+
 def part(
     runs: Runs, rows: Sequence[Mapping[str, Any]], table: str, columns: Sequence[str] | None = None, **where: Any
 ) -> pd.DataFrame:
@@ -188,7 +199,7 @@ def part(
     for name in [*names, *where]:
         _known(f"column of {table}", name, meanings)
     wanted: dict[str, list[Any]] = {
-        key: [value] if isinstance(value, str | int | float) else list(value) for key, value in where.items()
+        key: [value] if pd.api.types.is_scalar(value) else list(value) for key, value in where.items()
     }
     by_run: dict[str, list[Mapping[str, Any]]] = {}
     for row in _once(rows):

@@ -43,8 +43,8 @@ SLOPES = {
 
 
 def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
-    """The ablations that were judged at several sizes, all else equal (`board.same_question`), and what was left out
-    because its size is there twice: the latest counts."""
+    """The ablations that were judged at several sizes (`board.same_question`), and what was left out because its size
+    is there twice: the latest counts."""
     by_question: dict[Any, Group] = {}
     for study in studies:
         if study.verdict.get("verdicts") and board.regime(study)["parameters"]:
@@ -107,13 +107,6 @@ def _row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
     row = {"ablation": study.name, "label": study.called(arm), "word": found.word, **told, "regret": found.regret}
     row["lack_of_fit"] = found.lack_of_fit
     return {**row, "sizes": len(found.n), "n": ", ".join(map(str, found.n)), "reason": found.reason}
-
-
-def legend(group: Group) -> dict[str, tuple[str, str]]:
-    """Label and colour of every arm that has a point."""
-    study, there = group[0], set(points(group)["arm"])
-    colors = theme.arm_colors(study.arms)
-    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in there}
 
 
 def figure(group: Group) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from andrea.analysis.frames import UNFINISHED, typed
 from andrea.analysis.text import note
 from andrea.analysis.verdicts import Row
 
@@ -95,23 +96,15 @@ def verdicts(judged: Sequence[Row], runs: pd.DataFrame, label: Callable[[str], s
             "completed": int(mine["ok"].sum()),
             "diverged": int((mine["outcome"] == "diverged").sum()),
             "stalled": int(mine["stalled"].sum()),
-            "unfinished": int(mine["outcome"].isin(["failed", "running", "missing"]).sum()),
+            "unfinished": int(mine["outcome"].isin(UNFINISHED).sum()),
         }
         rows.append({**row, **counted, "label": label(row["arm"]), "note": note(row)})
-    return _typed(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
+    return typed(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
 
 
 def effects(judged: Sequence[Row]) -> pd.DataFrame:
     """`EFFECTS` from rows of `effect_rows`."""
-    return _typed(pd.DataFrame(judged, columns=list(EFFECTS)), EFFECTS)
-
-
-def _typed(frame: pd.DataFrame, meanings: dict[str, str]) -> pd.DataFrame:
-    """Numbers as numbers, by what the columns are documented to be."""
-    for key, meaning in meanings.items():
-        if not meaning.startswith("str"):
-            frame[key] = pd.to_numeric(frame[key]).astype("Int64" if meaning.startswith("int") else "float64")
-    return frame
+    return typed(pd.DataFrame(judged, columns=list(EFFECTS)), EFFECTS)
 
 
 def differences(runs: pd.DataFrame, arms: list[str], baseline: str | None) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """A study as tidy tables, whatever state it is in."""
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from andrea.analysis.names import line
 from andrea.analysis.runview import RunView as RunView
 from andrea.analysis.runview import load_run as load_run
 from andrea.analysis.runview import opened
-from andrea.analysis.text import listing
+from andrea.analysis.text import bare, listing
 from andrea.analysis.verdicts import Row, arm_names, baseline_name, effect_rows, level_label, verdict_rows
 from andrea.errors import StudyError, warn
 from andrea.store.files import read_json, read_mapping
@@ -177,7 +176,7 @@ class Study:
     def complete(self) -> bool:
         """Whether every planned run has a result and the study was judged (or its best config chosen)."""
         ended = bool(self.best) if self.kind == "sweep" else bool(self.verdict.get("complete", bool(self.verdict)))
-        return ended and not self.runs["outcome"].isin(["failed", "running", "missing"]).any()
+        return ended and not self.runs["outcome"].isin(frames.UNFINISHED).any()
 
     def label(self, arm: str) -> str:
         """What the arm is called: its label, else its name."""
@@ -187,10 +186,9 @@ class Study:
         """Arms in a sentence: a label that is a bare number has the factor before it, as in `mlp_ratio 1 and 8/3`; the
         levels of a cell are joined by a plus sign."""
         labels = [self.label(arm).replace(", ", " + ") if self.factors else self.label(arm) for arm in arms]
-        bare = [label for label in labels if re.fullmatch(r"[-+]?[\d.]+(/[\d.]+)?", label)]
-        if len(bare) == len(labels) and bare:
-            return f"{self.factor} {listing(bare)}"
-        return listing([f"{self.factor} {label}" if label in bare else label for label in labels])
+        if labels and all(map(bare, labels)):
+            return f"{self.factor} {listing(labels)}"
+        return listing([f"{self.factor} {label}" if bare(label) else label for label in labels])
 
     @property
     def factor(self) -> str:

@@ -128,7 +128,7 @@ def _speed(speed: Mapping[str, Any], arm: str, base: str) -> Iterator[Row]:
     deviation, low, high = (None if told[key] is None else share / told[key] - 1 for key in ("ratio", "high", "low"))
     if low is not None and high is not None and low <= 0 <= high:
         return
-    note = f"warm, interleaved, {plural(mine['rounds'], 'round')}, on {speed.get('device')}"
+    note = f"warm, interleaved, on {speed.get('device')}; deviation: median within {plural(mine['rounds'], 'round')}"
     yield {
         "arm": arm,
         "what": "tokens per second",

@@ -38,15 +38,6 @@ def rates(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "int64", "lr": "float64"})
 
 
-def planned_tokens(run: RunView) -> int | None:
-    """Tokens that the run was to train, in whole batches; None where its configuration does not say."""
-    train, model = run.config.get("train") or {}, run.config.get("model") or {}
-    if not train.get("tokens"):
-        return None
-    batch = (train.get("batch_size") or 1) * (model.get("context") or 1)
-    return int(train["tokens"] // batch * batch)
-
-
 def notable(run: RunView) -> pd.DataFrame:
     """What stands out along the training: what, tokens (where), value, told (the value in words).
 

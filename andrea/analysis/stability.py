@@ -1,5 +1,6 @@
 """How often an arm does not train, and how much it minds its learning rate."""
 
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -51,7 +52,7 @@ def chapter(study: Study) -> list[Item]:
         numbers("diverged", "diverged", text.count),
         numbers("stalled", "stalled", text.count),
         numbers("rate", "share", text.percent),
-        numbers(("low", "high"), "95 % interval", _percents),
+        numbers(("low", "high"), "95 % interval", partial(text.between, show=text.percent)),
     ]
     caption = (
         "Runs that diverged or stalled, by arm and phase, with Wilson's interval: 0 of n is not never. Tuning tries "
@@ -59,10 +60,6 @@ def chapter(study: Study) -> list[Item]:
         "every seed at the chosen rate, how often training fails."
     )
     return [Table("stability", caption, frame, columns, stacked=True)]
-
-
-def _percents(low: Any, high: Any) -> str:
-    return text.NOTHING if text.absent(low) or text.absent(high) else f"[{text.percent(low)}, {text.percent(high)}]"
 
 
 # ---- learning-rate sensitivity ---------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Small tables behind a report: arms by themselves, costs, what differs, what is missing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from andrea.analysis.frames import RUNS, UNFINISHED
 from andrea.analysis.load import Study
 from andrea.config import dotted
-
-UNFINISHED = ("failed", "running", "missing")
 
 
 def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:
@@ -93,6 +93,15 @@ def parameters(study: Study) -> pd.DataFrame:
     return table
 
 
+def planned_tokens(config: Mapping[str, Any]) -> int | None:
+    """Tokens that a run of this configuration trains, in whole batches; None where it does not say."""
+    train, model = config.get("train") or {}, config.get("model") or {}
+    if not train.get("tokens"):
+        return None
+    batch = (train.get("batch_size") or 1) * (model.get("context") or 1)
+    return int(train["tokens"] // batch * batch)
+
+
 def sizes(study: Study) -> pd.DataFrame:
     """One row per arm: arm, parameters, flops_per_token, setting (what was solved for, or empty), was and became of it,
     params_against and flops_against (over the baseline's, less 1)."""
@@ -175,6 +184,4 @@ def trial_values(study: Study) -> pd.DataFrame:
 
 def parameter_names(study: Study) -> list[str]:
     """Dotted names of what a sweep searches."""
-    from andrea.analysis.frames import RUNS
-
     return [str(name) for name in study.trials.columns if name not in RUNS and name != "score"]

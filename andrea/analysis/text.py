@@ -1,7 +1,8 @@
 """How numbers and verdicts are written, on the page and in the terminal. Loads neither pandas nor altair."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from andrea.analysis.verdicts import effect_rows, verdict_rows
@@ -13,7 +14,10 @@ NOTHING = "–"
 
 def absent(value: Any) -> bool:
     """Whether there is no value: None, NaN, or pandas' NA."""
-    return value is None or (value != value) is True or type(value).__name__ in ("NAType", "NaTType")
+    # By their names, since pandas is not loaded here; numpy's NaN is a float too, but its comparisons are no `True`.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and math.isnan(value)
 
 
 def plain(value: Any) -> str:
@@ -45,12 +49,17 @@ def small(value: Any) -> str:
 
 def interval(low: Any, high: Any) -> str:
     """An interval of differences: `[−0.0123, +0.0456]`."""
-    return NOTHING if absent(low) or absent(high) else f"[{signed(low)}, {signed(high)}]"
+    return between(low, high, signed)
 
 
 def span(low: Any, high: Any) -> str:
     """An interval of plain values: `[2.5012, 2.5456]`."""
-    return NOTHING if absent(low) or absent(high) else f"[{loss(low)}, {loss(high)}]"
+    return between(low, high, loss)
+
+
+def between(low: Any, high: Any, show: Callable[[Any], str]) -> str:
+    """An interval whose ends are written by `show`."""
+    return NOTHING if absent(low) or absent(high) else f"[{show(low)}, {show(high)}]"
 
 
 def setting(value: Any) -> str:
@@ -141,6 +150,16 @@ def relative(value: Any) -> str:
     if absent(value):
         return NOTHING
     return "equal" if float(value) == 0 else _minus(f"{100 * float(value):+.2f}\N{NO-BREAK SPACE}%")
+
+
+def shape(model: Mapping[str, Any]) -> str:
+    """A model's blocks, width and heads: `6 blocks, d 48, 4 heads`."""
+    return f"{model.get('n_layer')} blocks, d {model.get('d_model')}, {model.get('n_head')} heads"
+
+
+def bare(label: str) -> bool:
+    """Whether a label is a number alone, which says nothing without its factor: `8/3`."""
+    return re.fullmatch(r"[-+]?[\d.]+(/[\d.]+)?", label) is not None
 
 
 def plural(n: int, one: str, many: str = "") -> str:

@@ -63,7 +63,8 @@ class Watched:
             self.runs |= {str(run["run_id"]) for run in folder.runs()}
         store = self.job.store
         if self.job.run is not None:
-            found = (store.root / "runs" / self.job.run[:2]).glob(f"{self.job.run}*")
+            wanted = self.job.run.strip().lower()  # as `runview.resolve` takes it
+            found = (store.root / "runs" / wanted[:2]).glob(f"{wanted}*")
             self.runs |= {path.name.partition(".")[0] for path in found}
         for run_id in sorted(self.runs - self.done):
             if (store.folder(run_id) / "result.json").exists():

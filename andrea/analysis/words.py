@@ -5,8 +5,9 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis import text
+from andrea.analysis.frames import UNFINISHED
 from andrea.analysis.load import Study
-from andrea.analysis.summaries import UNFINISHED, lost, still_falling
+from andrea.analysis.summaries import lost, still_falling
 from andrea.verdict.records import METHOD
 
 RATE, REGIME = "at the rate this protocol chose for each arm", "on this corpus, at this size and budget"
