@@ -6,7 +6,7 @@ ratios that a t test does not reject, Bell and McCaffrey's degrees of freedom fr
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,10 @@ class Golden:
             return float(stats.ttest_1samp(np.array(d) - rho * np.array(ruler), 0.0).pvalue) - level
 
         middle = float(np.mean(d) / np.mean(ruler))
-        far: Callable[[float], float] = lambda step: middle - step if below else middle + step  # noqa: E731
+
+        def far(step: float) -> float:
+            return middle - step if below else middle + step
+
         step = 0.01
         while above(far(step)) > 0:
             step *= 1.5

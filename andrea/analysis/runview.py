@@ -117,15 +117,14 @@ def resolve(store: RunStore, prefix: str) -> str:
     wanted = prefix.strip().lower()
     if not re.fullmatch(f"[0-9a-f]{{{SHORTEST},64}}", wanted):
         raise UserError(f"run {prefix!r}: no run id; give the first {SHORTEST} or more of its hexadecimal digits")
-    shelf = store.root / "runs" / wanted[:2]
-    there = sorted({path.name.split(".")[0] for path in shelf.glob("[0-9a-f]*") if path.is_dir()})
-    found = [run_id for run_id in there if run_id.startswith(wanted)]
+    found = store.beginning(wanted)
     if len(found) == 1:
         return found[0]
     if found:
         listed = ", ".join(run_id[:16] for run_id in found[:4])
         raise UserError(f"run {prefix!r}: {len(found)} runs begin so ({listed}); give more digits")
-    close = difflib.get_close_matches(wanted, [run_id[: len(wanted)] for run_id in there], n=1)
+    near = [run_id[: len(wanted)] for run_id in store.beginning(wanted[:2])]
+    close = difflib.get_close_matches(wanted, near, n=1)
     hint = did_you_mean(close[0]) if close else "a study's report lists its runs under *Every run*"
     raise UserError(f"no run of {store.root} begins with {prefix!r}; {hint}")
 

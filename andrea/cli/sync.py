@@ -96,7 +96,7 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
 
     store = reading(runs)
     if len(name) >= 6 and not set(name) - set("0123456789abcdef"):
-        ids = [run_id for run_id in store.ids() if run_id.startswith(name)]
+        ids = store.beginning(name)
         if len(ids) > 1:
             raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
         if ids:

@@ -98,6 +98,10 @@ class RunStore:
         """Ids of all runs that have a folder, finished or not, sorted."""
         return sorted({path.name.partition(".")[0] for path in self.root.glob("runs/??/[!.]*") if path.is_dir()})
 
+    def beginning(self, prefix: str) -> list[str]:
+        """Ids of all runs that have a folder, finished or not, and begin so."""
+        return [run_id for run_id in self.ids() if run_id.startswith(prefix)]
+
     def attempts(self, run_id: str) -> list[Path]:
         """Unfinished attempts, oldest first."""
         parent = self.folder(run_id).parent

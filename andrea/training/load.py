@@ -43,15 +43,14 @@ def find_run(store: RunStore, run: str) -> str:
     Raises:
         UserError: there is none, or there are several.
     """
-    every = sorted(path.name for path in (store.root / "runs").glob("??/*") if path.is_dir())
-    finished = [name for name in every if "." not in name]
-    found = [name for name in finished if name.startswith(run)] if run else []
+    begun = store.beginning(run) if run else []
+    found = [run_id for run_id in begun if store.folder(run_id).is_dir()]
     if len(found) == 1:
         return found[0]
     if found:
         raise UserError(f"{len(found)} runs in {store.root} begin with {run}: give more of the id")
-    if run and any(name.startswith(run) for name in every):
+    if begun:
         raise UserError(f"run {run} in {store.root} has not finished; the command that started it finishes it")
-    known = [name[:12] for name in finished]
+    known = [run_id[:12] for run_id in store.ids() if store.folder(run_id).is_dir()]
     hint = nearest(run[:12], known) if len(known) < 8 else "`andrea status STUDY --json` lists the runs of a study"
     raise UserError(f"no run {run!r} in {store.root}; {hint}")
