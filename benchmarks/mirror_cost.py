@@ -1,31 +1,39 @@
-"""What mirroring a study to W&B costs its training: the same runs with and without the mirror, side after side.
+"""What mirroring a study to W&B costs its training: the same study twice at once, in turns of a second.
 
-    python benchmarks/mirror_cost.py [--pairs 6] [--tokens 102400] [--slots 2] [--online]
+    python benchmarks/mirror_cost.py [--pairs 12] [--trials 7] [--seeds 5] [--slots N] [--null] [--online]
 
-A pair is one small study, run twice into fresh stores, once with the mirror and once without; which comes first changes
-from pair to pair. Printed are the ratio of training speeds (tokens per second by the clock of `train`, mean over the
-study's runs) with its interval over pairs, that of the time until the last run ended, and the processor time of the
-mirror (without wandb's own service), which runs at low priority. The runs must be the same; workers must not know
-wandb; no process may be left. Exit status 1 where one of these does not hold. A pair takes as long as twelve runs; a
-machine that does something else meanwhile widens the intervals. `--online` publishes to the loopback server of the
-tests.
+A pair is `norm-placement`, run into two fresh stores by two controllers, one with the mirror and one without. Only one
+of them has the machine at a time: all processes of the other, its mirror and wandb's service included, are stopped
+(SIGSTOP), and every `--turn` seconds they change places. So what the machine does otherwise meets both alike, and what
+a mirror needs is paid in the turns of its own study. A second then counts for a study only while it has the machine.
+
+Printed are, as per cent of the study without the mirror, the tokens per second of the runs (from a run's start in its
+worker to its result) and the time to the last result, with their intervals over pairs, and the processor time of
+training, mirror and wandb's service. The runs must be the same; workers must not know wandb; no process may be left.
+Exit status 1 where one of these does not hold. `--null` mirrors neither: what it prints is the error of this
+instrument. `--online` publishes to the loopback server of the tests, which nobody stops. A pair takes as long as both
+studies, about three minutes on two cores.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import resource
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from andrea.catalogue import find
 from andrea.data.prepare import prepare
-from andrea.store.files import append_line, read_lines
+from andrea.store.files import append_line, read_json, read_lines, write_json
 from andrea.store.runs import RunStore
 from andrea.study.ablation import Ablation
 from andrea.study.controller import run_study
@@ -37,79 +45,159 @@ from andrea.training.metrics import VOLATILE
 from andrea.training.speed import median
 
 MARK = "ANDREA_MIRROR_COST"
-"""Environment variable that every process of this benchmark inherits, to be known by."""
-SEEDS = 2
-"""Two arms, each tuned at one rate and trained on so many seeds: six runs."""
-
-Side = Literal["without", "with"]
+"""Environment variable that every process of a study inherits, to be known by."""
 
 
 def work(root: Path, cfg: Any, data_folder: Path, run_id: str, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """A worker's job: train, and tell what this process has loaded and used."""
+    """A worker's job: train, and tell when, and what this process has loaded and used."""
+    began = time.monotonic()
     result = run_job(root, cfg, data_folder, run_id, identity)
     wandb = sorted(name for name in sys.modules if name.partition(".")[0] in ("wandb", "wandb_workspaces"))
-    append_line(root / "workers.jsonl", {"pid": os.getpid(), "wandb": wandb, "used_s": time.process_time()})
+    told = {"run_id": run_id, "began": began, "ended": time.monotonic(), "tokens": (result or {}).get("tokens", 0)}
+    append_line(root / "workers.jsonl", {**told, "wandb": wandb, "used_s": time.process_time()})
     return result
 
 
-def side(root: Path, spec: Ablation, options: argparse.Namespace, mode: str | None) -> dict[str, Any]:
-    """One study: its runs' speed, how long it took, and the processor time of its workers and of the mirror."""
+def study(root: Path, options: argparse.Namespace) -> None:
+    """One study of a pair, in a process of its own; what it measured goes to `measured.json` in its store."""
     from andrea.tracking.mirror import Mirror
     from andrea.tracking.subject import Destination
 
-    store = RunStore(root)
-    rate = {"protocol.center": 1e-3}  # at which both arms train
-    asked = Request(spec, overrides=rate, tokens=options.tokens, trials=1, seeds=SEEDS, device="cpu")
+    store, spec = RunStore(root), Ablation.load(find("ablations", "norm-placement"))
+    asked = Request(spec, tokens=options.tokens, trials=options.trials, seeds=options.seeds, device="cpu")
     folder = freeze(plan(asked, store), store)
-    mirror = Mirror(folder, store, Destination(mode), warn=_complain) if mode else None  # type: ignore[arg-type]
+    mirror = Mirror(folder, store, Destination(options.mode), warn=_complain) if options.mode else None
     executor = LocalExecutor(options.slots, run="mirror_cost:work")
-    before, began = _children_s(), time.perf_counter()
+    began = time.monotonic()
     if not run_study(folder, store, executor, [mirror] if mirror else []).complete:
         sys.exit("mirror_cost: a run failed")
-    trained_s = time.perf_counter() - began
+    trained = time.monotonic()
     if mirror:
         mirror.close()
-    results = {run["run_id"]: store.result(run["run_id"]) or {} for run in folder.runs()}
-    workers = read_lines(root / "workers.jsonl")
-    return {
-        "speed": sum(result["tokens_per_s"] for result in results.values()) / len(results),
-        "trained_s": trained_s,
-        "close_s": time.perf_counter() - began - trained_s,
-        "mirror_s": _children_s() - before,
-        "workers_s": sum(worker["used_s"] for worker in workers),
-        "wandb": [name for worker in workers for name in worker["wandb"]],
-        "left": _left(),
-        "results": {i: {k: v for k, v in told.items() if k not in VOLATILE} for i, told in results.items()},
-    }
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the mirror alone: workers are the fork server's children
+    runs = {run["run_id"]: store.result(run["run_id"]) or {} for run in folder.runs()}
+    results = {run_id: {k: v for k, v in told.items() if k not in VOLATILE} for run_id, told in runs.items()}
+    times = {"began": began, "trained": trained, "closed": time.monotonic()}
+    write_json(root / "measured.json", {**times, "mirror_s": used.ru_utime + used.ru_stime, "results": results})
 
 
 def _complain(line: str) -> None:
     print(f"mirror_cost: {line}", file=sys.stderr)
 
 
-def _children_s() -> float:
-    """Processor time of children that have ended: of the mirror. Workers are children of the fork server."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+@dataclass
+class Side:
+    """One study of a pair, seen from the process that lets it run and stops it."""
+
+    root: Path
+    process: "subprocess.Popen[bytes]"
+    mark: str
+    stops: list[tuple[float, float]] = field(default_factory=list)
+    """When it was stopped, and when it went on."""
+    stopped_at: float | None = None
+
+    def processes(self) -> dict[int, str]:
+        """Its processes but for the zombies, with their state: `T` is stopped."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"{MARK}={self.mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                    state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                    found |= {int(path.name): state} if state != "Z" else {}
+        return found
+
+    def stop(self) -> None:
+        """Stop every process of it, also those that begin meanwhile."""
+        self.stopped_at = time.monotonic()
+        while running := [pid for pid, state in self.processes().items() if state != "T"]:
+            _signal(running, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        if self.stopped_at is not None:
+            _signal(list(self.processes()), signal.SIGCONT)
+            self.stops.append((self.stopped_at, time.monotonic()))
+            self.stopped_at = None
+
+    def left(self) -> list[str]:
+        """Command lines of the processes that outlive it; a fork server needs a moment to see that it is alone."""
+        for _ in range(100):
+            if not (alive := self.processes()):
+                break
+            time.sleep(0.1)
+        return [_command(pid) for pid in alive]
+
+    def lasted(self, began: float, ended: float) -> float:
+        """Seconds between two moments in which this side was not stopped."""
+        return ended - began - sum(max(0.0, min(ended, until) - max(began, since)) for since, until in self.stops)
 
 
-def _left() -> list[str]:
-    """Command lines of this benchmark's processes, but for itself and the fork server that workers come from."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            ours = os.environ[MARK].encode() in (path / "environ").read_bytes()
-            if ours and int(path.name) != os.getpid() and "from multiprocessing" not in line:
-                found.append(f"{path.name} {line}")
-    return found
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def start(root: Path, data: Path, mode: str, options: argparse.Namespace) -> Side:
+    """Begin one study."""
+    root.mkdir()
+    (root / "data").symlink_to(data)
+    told = json.dumps({**vars(options), "mode": mode})
+    environment = {**os.environ, MARK: (mark := uuid.uuid4().hex)}
+    command = [sys.executable, str(Path(__file__).resolve()), "--study", str(root), told]
+    return Side(root, subprocess.Popen(command, env=environment, start_new_session=True), mark)
+
+
+def take_turns(sides: list[Side], turn_s: float) -> None:
+    """Let the sides run to their ends, one at a time; the last one has the machine for itself."""
+    for side in sides[1:]:
+        side.stop()
+    try:
+        while alive := [side for side in sides if side.process.poll() is None]:
+            for side in alive:
+                for other in alive:
+                    if other is not side and other.stopped_at is None:
+                        other.stop()
+                side.go_on()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    side.process.wait(turn_s)
+        for side in sides:
+            side.go_on()  # what outlives it must be able to end
+    except BaseException:
+        for side in sides:
+            _signal(list(side.processes()), signal.SIGKILL)
+        raise
+
+
+def measured(side: Side) -> dict[str, Any]:
+    """What a side that has ended came to, in seconds of its own."""
+    if side.process.returncode:
+        sys.exit(f"mirror_cost: a study ended with status {side.process.returncode}")
+    told, workers = read_json(side.root / "measured.json"), read_lines(side.root / "workers.jsonl")
+    runs_s = sum(side.lasted(run["began"], run["ended"]) for run in workers)
+    return {
+        "speed": sum(run["tokens"] for run in workers) / runs_s,
+        "trained_s": side.lasted(told["began"], told["trained"]),
+        "close_s": side.lasted(told["trained"], told["closed"]),
+        "mirror_s": told["mirror_s"],
+        "workers_s": sum(run["used_s"] for run in workers),
+        "wandb": [name for run in workers for name in run["wandb"]],
+        "left": side.left(),
+        "results": told["results"],
+    }
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return f"{pid} " + Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return str(pid)
 
 
 @contextlib.contextmanager
-def destination(online: bool) -> Iterator[str]:
+def destination(options: argparse.Namespace) -> Iterator[str]:
     """The mode of the mirror; online, with a server on loopback."""
-    if not online:
-        yield "offline"
+    if not options.online:
+        yield "" if options.null else "offline"
         return
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from wandb_server import WandbServer
@@ -120,59 +208,66 @@ def destination(online: bool) -> Iterator[str]:
 
 
 def shown(name: str, ratios: list[float]) -> str:
-    """A ratio with its interval as per cent."""
+    """The median ratio with its interval, as per cent."""
     middle, low, high = median(ratios)
     told = f"{name}: {100 * (middle - 1):+.2f} %"
     if low is None or high is None:
-        return told
+        return f"{told} ({', '.join(f'{100 * (ratio - 1):+.2f}' for ratio in ratios)})"
     return f"{told}, 95 % interval {100 * (low - 1):+.2f} to {100 * (high - 1):+.2f} %"
 
 
-def measure(options: argparse.Namespace, mode: str, scratch: Path) -> list[dict[Side, dict[str, Any]]]:
-    """All pairs; the sides of a pair run one after the other, in turns which first."""
+def measure(options: argparse.Namespace, mode: str, scratch: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """All pairs, the study without the mirror first; which one begins changes from pair to pair."""
     spec = Ablation.load(find("ablations", "norm-placement"))
     prepare(spec.arm_config(spec.baseline).data, scratch)
-    pairs: list[dict[Side, dict[str, Any]]] = []
+    pairs = []
     for number in range(options.pairs):
-        order: list[Side] = ["without", "with"] if number % 2 else ["with", "without"]
-        pair: dict[Side, dict[str, Any]] = {}
-        for which in order:
-            root = scratch / f"{which}-{number}"
-            root.mkdir()
-            (root / "data").symlink_to(scratch / "data")
-            pair[which] = side(root, spec, options, mode if which == "with" else None)
-        pairs.append(pair)
-        speeds = {which: f"{told['speed']:,.0f}" for which, told in pair.items()}
-        print(f"pair {number + 1}: {speeds['without']} tokens/s without, {speeds['with']} with the mirror", flush=True)
+        modes = {"without": "", "with": mode}
+        sides = {
+            which: start(scratch / f"{which}-{number}", scratch / "data", modes[which], options) for which in modes
+        }
+        take_turns([sides[which] for which in sorted(sides, reverse=bool(number % 2))], options.turn)
+        without, mirrored = (measured(side) for side in sides.values())
+        pairs.append((without, mirrored))
+        ratios = [100 * (mirrored[key] / without[key] - 1) for key in ("speed", "trained_s")]
+        print(f"pair {number + 1}: speed {ratios[0]:+.2f} %, time to the last result {ratios[1]:+.2f} %", flush=True)
     return pairs
 
 
-def show(pairs: list[dict[Side, dict[str, Any]]], options: argparse.Namespace, mode: str) -> bool:
+def show(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.Namespace, mode: str) -> bool:
     """Print what was measured; whether runs, workers and processes are as they must be."""
-    every = [told for pair in pairs for told in pair.values()]
-    mirrors, workers = (sum(pair["with"][key] for pair in pairs) for key in ("mirror_s", "workers_s"))
+    every, mirrored = [told for pair in pairs for told in pair], [pair[1] for pair in pairs]
+    mirrors, workers = (sum(told[key] for told in mirrored) for key in ("mirror_s", "workers_s"))
     wandb, left = ([name for told in every for name in told[key]] for key in ("wandb", "left"))
-    same = all(pair["with"]["results"] == pair["without"]["results"] for pair in pairs)
+    same = all(without["results"] == with_it["results"] for without, with_it in pairs)
     runs = sum(len(told["results"]) for told in every)
-    print(f"{len(pairs)} pairs, {runs} runs of {options.tokens:,} tokens, {options.slots} at once, mirror {mode}")
+    print(
+        f"{len(pairs)} pairs, {runs} runs of {options.tokens:,} tokens, {options.slots} at once, mirror {mode or 'off'}"
+    )
     for name, key in (("training speed with the mirror", "speed"), ("time to the last result", "trained_s")):
-        print(shown(name, [pair["with"][key] / pair["without"][key] for pair in pairs]))
+        print(shown(name, [with_it[key] / without[key] for without, with_it in pairs]))
     print(f"processor time: mirror {mirrors:.1f} s at low priority, training {workers:.1f} s ({mirrors / workers:.1%})")
-    print(f"closing the mirror: {max(pair['with']['close_s'] for pair in pairs):.1f} s at most")
+    print(f"closing the mirror: {max(told['close_s'] for told in mirrored):.1f} s at most")
     print(f"same results: {same}; wandb in workers: {wandb or 'none'}; processes left: {left or 'none'}")
     print(f"load of the machine: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")
     return same and not wandb and not left
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--study"]:
+        study(Path(sys.argv[2]), argparse.Namespace(**json.loads(sys.argv[3])))
+        return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=6, help="under six there is no interval")
+    parser.add_argument("--pairs", type=int, default=12, help="under six there is no interval")
     parser.add_argument("--tokens", type=int, default=102_400, help="of a run")
-    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--trials", type=int, default=7, help="rates per arm")
+    parser.add_argument("--seeds", type=int, default=5, help="replicates per arm")
+    parser.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="runs at once")
+    parser.add_argument("--turn", type=float, default=1.0, help="seconds")
+    parser.add_argument("--null", action="store_true", help="mirror neither study")
     parser.add_argument("--online", action="store_true", help="publish to the loopback server of the tests")
     options = parser.parse_args()
-    os.environ[MARK] = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory() as scratch, destination(options.online) as mode:
+    with tempfile.TemporaryDirectory() as scratch, destination(options) as mode:
         return 0 if show(measure(options, mode, Path(scratch)), options, mode) else 1
 
 

@@ -133,7 +133,8 @@ def test_s37_offline_asks_nothing_of_the_network(told: Told) -> None:
 def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(told: Told) -> None:
     [line] = told.lines
     assert told.planned["unread"]["run_id"][:12] in line
-    assert f"`andrea sync {told.folder.path.name}` tries again" in line
+    path = told.folder.path
+    assert f"`andrea sync {path.name} --runs {path.parents[1]}` tries again" in line
     log = (told.folder.path / "wandb" / "mirror.log").read_text()
     assert "secret" not in log + line, "s47: no key in what is printed"
 

@@ -26,9 +26,7 @@ from andrea.errors import StudyError, warn
 from andrea.store.files import read_json, read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
-
-RUNS_FOLDER = Path("andrea-runs")
-"""Where runs are when nobody says where."""
+from andrea.store.usual import DEFAULT_RUNS
 
 
 @dataclass(frozen=True)
@@ -273,12 +271,12 @@ def _found(study: StudyFolder | str | Path, store: RunStore | str | Path | None)
     else:
         folder = StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
     if store is None:
-        store = folder.path.parents[1] if folder else RUNS_FOLDER
+        store = folder.path.parents[1] if folder else DEFAULT_RUNS
     there = opened(store)
     return folder or find(there, str(study)), there
 
 
-def load_all(store: RunStore | str | Path = RUNS_FOLDER) -> list[Study]:
+def load_all(store: RunStore | str | Path = DEFAULT_RUNS) -> list[Study]:
     """Every study of a store, oldest first; of one that is damaged it only warns."""
     there = opened(store)
     found = []

@@ -1,7 +1,5 @@
 """Shell completion of names. Quick (no torch, no network) and never an error: a broken YAML completes to nothing."""
 
-import os
-from pathlib import Path
 from typing import Literal
 
 
@@ -61,8 +59,9 @@ def _last_part(text: str) -> tuple[str, str]:
 
 def studies(incomplete: str) -> list[str]:
     """Studies in the runs folder that a command without `--runs` would use."""
-    root = Path(os.environ.get("ANDREA_RUNS") or "andrea-runs")
-    return sorted(p.parent.name for p in root.glob(f"studies/{incomplete}*/study.json"))
+    from andrea.store.usual import usual_runs
+
+    return sorted(p.parent.name for p in usual_runs().glob(f"studies/{incomplete}*/study.json"))
 
 
 def settings(incomplete: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from andrea.cli import complete
+from andrea.store.usual import DEFAULT_RUNS as DEFAULT_RUNS
 
 
 def examples(*lines: str) -> str:
@@ -26,8 +27,6 @@ Runs = Annotated[
     Path,
     typer.Option("--runs", metavar="DIR", envvar="ANDREA_RUNS", show_envvar=True, help="Folder of runs and studies."),
 ]
-DEFAULT_RUNS = Path("andrea-runs")
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, everything else on stderr.")]
 Preset = Annotated[
     str | None,

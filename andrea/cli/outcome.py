@@ -1,7 +1,6 @@
 """What came out of a study: the verdict table or the best config, and the report."""
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from andrea.analysis.text import NOTHING, count, loss
 from andrea.cli.beside import beside, by_note, confirmation
-from andrea.cli.options import DEFAULT_RUNS
 from andrea.cli.output import parameter, table
+from andrea.store.usual import runs_option
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -126,9 +125,7 @@ def train_command(folder: "StudyFolder", store: "RunStore") -> str:
     # Seed and evaluated part are those of a sweep's trial unless somebody says otherwise.
     differ = {k: v for k, v in asked.items() if k not in ("seed", "data.eval_part") and v != known[k]}
     parts += [part for key, value in differ.items() for part in ("--set", f"{key}={_as_given(value)}")]
-    usual = Path(os.environ.get("ANDREA_RUNS") or DEFAULT_RUNS)
-    parts += ["--runs", str(store.root)] if store.root.resolve() != usual.resolve() else []
-    return shlex.join(parts)
+    return shlex.join([*parts, *runs_option(store.root)])
 
 
 def _as_given(value: Any) -> str:

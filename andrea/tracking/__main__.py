@@ -16,9 +16,8 @@ from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import alone, scratch
+from andrea.tracking.priority import stand_back
 from andrea.tracking.subject import Destination, SingleRun, Subject
-
-NICE = 10
 
 
 class _Orders(threading.Thread):
@@ -46,7 +45,7 @@ def main(order: str) -> None:
     Args:
         order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of `Destination` as `to`.
     """
-    os.nice(NICE)  # training goes first
+    stand_back()
     orders = _Orders()
     orders.start()
     asked = json.loads(order)
@@ -54,9 +53,10 @@ def main(order: str) -> None:
     subject: Subject = SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
     try:
         with alone(subject, wait_s=10.0), scratch(subject):
-            from andrea.tracking.writer import Writer, end_service
+            from andrea.tracking.writer import Writer, end_service, warm_up
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
+            warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
             while True:
                 orders.wake.wait()
                 orders.wake.clear()

@@ -139,14 +139,15 @@ class Mirror:
         self._subject, self._store, self._to = subject, store, to
         self._warn = warn or (lambda line: print(line, file=sys.stderr))
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = False
+        self._ended = self._told = False
         self._unread = b""
 
     def planned(self, runs: Sequence[Mapping[str, Any]]) -> None:
         """Nothing to mirror: W&B sees whole runs."""
 
     def started(self, run: Mapping[str, Any]) -> None:
-        """Nothing to mirror yet."""
+        """Start the mirror's process with the first run: it imports wandb while the workers import torch."""
+        self._contained(self._begin)
 
     def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Nothing to mirror yet."""
@@ -183,6 +184,10 @@ class Mirror:
         except Exception as error:
             self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
 
+    def _begin(self) -> None:
+        if not self._ended and self._process is None:
+            self._process = self._start()
+
     def _nudge(self) -> None:
         if self._ended:
             return
@@ -192,9 +197,9 @@ class Mirror:
         self._relay(self._tell(b"look\n"))
 
     def _tell(self, order: bytes) -> "subprocess.Popen[bytes]":
-        if self._process is None:
-            self._process = self._start()
-        assert self._process.stdin is not None
+        self._begin()
+        self._told = True
+        assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BlockingIOError):  # thousands of unread orders wait there already: one is enough
             os.write(self._process.stdin.fileno(), order)
         return self._process
@@ -228,8 +233,8 @@ class Mirror:
             self._warn(line.decode(errors="replace"))
 
     def _close(self, wait_s: float) -> None:
-        if self._ended or (self._process is None and not self._anything()):
-            self._ended = True
+        if self._ended or not (self._told or self._anything()):
+            self._end()
             return
         process = self._tell(b"close\n")
         try:

@@ -1,12 +1,16 @@
 """What is mirrored together: the runs of a study, or one run that belongs to none."""
 
+import configparser
+import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from andrea.store.runs import RunStore
+from andrea.store.usual import runs_option
 
 WandbMode = Literal["offline", "online"]
 
@@ -70,8 +74,18 @@ class Destination:
     @property
     def where(self) -> str:
         """Names the place: a run that is on one server, or in one project, is not in another."""
-        server = os.environ.get("WANDB_BASE_URL", "") if self.mode == "online" else "files"
+        server = _server() if self.mode == "online" else "files"
         return "/".join([server, self.entity, self.project])
+
+
+def _server() -> str:
+    """The server as WANDB_BASE_URL or `wandb login --host` names it; empty for W&B's own. Read without wandb."""
+    if named := os.environ.get("WANDB_BASE_URL"):
+        return named
+    settings = configparser.ConfigParser(interpolation=None)
+    with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
+        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), "settings").expanduser())
+    return settings.get("default", "base_url", fallback="")
 
 
 def wandb_folder(subject: Subject) -> Path:
@@ -86,5 +100,6 @@ def wandb_id(subject: Subject, run_id: str) -> str:
 
 
 def sync_command(subject: Subject, mode: WandbMode) -> str:
-    """The command that completes the mirror."""
-    return f"andrea sync {subject.path.name}" + (" --wandb online" if mode == "online" else "")
+    """The command that completes the mirror, whole: it finds the runs folder from where this command was given."""
+    online = ["--wandb", "online"] if mode == "online" else []
+    return shlex.join(["andrea", "sync", subject.path.name, *online, *runs_option(subject.path.parents[1])])

@@ -1,8 +1,7 @@
-"""Writes whole runs with wandb: it and the dashboards alone import wandb, never inside a controller or a training."""
+"""Writes whole runs with wandb, which only it, refusals and dashboards import: no controller does, and no training."""
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import re
@@ -20,13 +19,17 @@ from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import ledger
+from andrea.tracking.priority import children_stand_back
 from andrea.tracking.projection import AXES, Projection, project_run
+from andrea.tracking.refusals import first_line, lost, refusal, why
 from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
 from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study, study_id
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
 """How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
+OFFLINE_TIMEOUT_S = 120.0
+"""How long wandb's own service may take, which gets little of a processor that is busy with training."""
 OF_ANOTHER_RUN = (
     *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
     *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
@@ -34,11 +37,6 @@ OF_ANOTHER_RUN = (
 """WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
-LOST = (
-    *("filestream: fatal error", "file transfer: upload: failed", "sender: failed to log artifact"),
-    *("runfiles: ", "runupserter: failed"),
-)
-"""How wandb's service begins a line of its log about data that it gave up: `finish` returns as if all were there."""
 
 
 class Unreachable(StudyError):
@@ -186,6 +184,8 @@ class Writer:
         ledger.clear(self._subject, told.id)
         try:
             open_run = self._open(told, job_type)
+            if self._background:
+                children_stand_back()  # wandb's service, begun with the first run and after every error
             if self._to.mode == "online":
                 ledger.record(self._subject, told.id, {"mode": "begun"})
             fill(open_run)
@@ -217,13 +217,13 @@ class Writer:
                 settings=_settings(self._to.mode),
             )
         except ValueError as error:
-            raise Misconfigured(f"wandb refuses its settings ({_refusal(error)})") from error
+            raise Misconfigured(f"wandb refuses its settings ({refusal(error)})") from error
         except wandb.errors.Error as error:
             if not online:
                 raise
             if "deleted" in str(error):
                 raise StudyError("it was deleted in W&B, which keeps the ids of deleted runs") from error
-            raise Unreachable(_why(error)) from error
+            raise Unreachable(why(error)) from error
 
     def _finish(self, open_run: wandb.Run, exit_code: int) -> None:
         try:
@@ -232,8 +232,8 @@ class Writer:
             if self._to.mode == "offline":
                 raise
             raise Unreachable(f"W&B took no data for {_seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
-        if self._to.mode == "online" and (lost := _lost(Path(open_run.dir).with_name("logs"))):
-            raise Unreachable(f"W&B refused some data ({lost})")
+        if self._to.mode == "online" and (given_up := lost(Path(open_run.dir).with_name("logs"))):
+            raise Unreachable(f"W&B refused some data ({given_up})")
 
 
 def profile(values: list[float]) -> wandb.Histogram:
@@ -256,40 +256,15 @@ def _fill_report(told: StudyProjection, open_run: wandb.Run) -> None:
         _attach(open_run, f"{told.group}-best", "model", files)
 
 
+def warm_up() -> None:
+    """Import what wandb imports at its first run and its first row."""
+    import pandas  # noqa: F401
+    import wandb.apis.public  # noqa: F401
+
+
 def end_service() -> None:
     """End wandb's service process, which would outlive its last run."""
     wandb.teardown()
-
-
-def first_line(error: Exception) -> str:
-    """The one line of an error that a user sees."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _why(error: wandb.errors.Error) -> str:
-    """What a server that cannot be reached is told apart by from one that answers no."""
-    said = first_line(error)
-    if "returned error 4" in said:
-        return f"W&B refused ({said})"
-    if isinstance(error, wandb.errors.CommError) and said == "<no message>":
-        return "W&B refused to open a run: may this account write to this entity and project?"
-    return f"W&B cannot be reached ({said})"
-
-
-def _refusal(error: ValueError) -> str:
-    """Which setting, and why: pydantic says it in its second and third line."""
-    setting, _, why = "\n".join(str(error).splitlines()[1:3]).partition("\n")
-    return f"{setting}: {why.strip().partition(' [type=')[0]}" if why else first_line(error)
-
-
-def _lost(logs: Path) -> str:
-    """What wandb's service gave up of a run that it finished, from its log; empty where all went well."""
-    with contextlib.suppress(OSError):
-        for line in (logs / "debug-internal.log").read_text(errors="replace").splitlines():
-            if any(beginning in line for beginning in LOST):
-                told = json.loads(line)
-                return first_line(Exception(": ".join(filter(None, [told["msg"], told.get("error")]))))
-    return ""
 
 
 def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
@@ -309,20 +284,21 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def _settings(mode: WandbMode) -> wandb.Settings:
+    online = mode == "online"
     return wandb.Settings(
         mode=mode,
         silent=True,
         console="off",
         disable_git=True,
         disable_code=True,
-        init_timeout=_seconds("INIT_TIMEOUT", INIT_TIMEOUT_S),
-        finish_timeout=_seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S),
+        init_timeout=_seconds("INIT_TIMEOUT", INIT_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
+        finish_timeout=_seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
         finish_timeout_raises=True,
         x_disable_stats=True,
         x_disable_machine_info=True,
         x_save_requirements=False,
         x_transaction_log_flush_interval=1.0,
-        x_skip_transaction_log=mode == "online",  # the store is the copy; one of wandb's could be sent twice
+        x_skip_transaction_log=online,  # the store is the copy; one of wandb's could be sent twice
     )
 
 

@@ -1,0 +1,98 @@
+"""The mirror beside training: it begins early, stands back, and names the place that a study is mirrored to."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_tracking_mirror import command_of, wait_until_gone
+from tracking_study import finished, make_study
+from wandb_reader import read_offline_runs
+
+from andrea.store.runs import RunStore
+from andrea.tracking.mirror import Mirror
+from andrea.tracking.priority import NICE
+from andrea.tracking.subject import Destination, sync_command
+
+OFFLINE = Destination("offline")
+GROUPED = Path("/proc/self/autogroup").exists()
+
+
+def weight_of(pid: int) -> tuple[int, str]:
+    """The nice value of a process and, where Linux groups processes by session, that of its session."""
+    session = Path(f"/proc/{pid}/autogroup").read_text().split()[-1] if GROUPED else str(NICE)
+    return os.getpriority(os.PRIO_PROCESS, pid), session
+
+
+def service_of(mirror: int) -> int:
+    """wandb's service, as soon as the mirror has begun it."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for path in Path("/proc").glob("[0-9]*"):
+            if f"--pid {mirror} " in command_of(path.name):
+                return int(path.name)
+        time.sleep(0.01)
+    raise AssertionError("no service")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are weighed on Linux alone")
+def test_mirror_and_service_stand_back_as_processes_and_as_sessions(store: RunStore) -> None:
+    folder = make_study(store)
+    finished(store, folder, "pre", 1)
+    own = weight_of(os.getpid())
+    with Mirror(folder, store, OFFLINE, warn=pytest.fail) as mirror:
+        mirror.finished({}, {})
+        assert mirror._process is not None
+        pids = [mirror._process.pid, service_of(mirror._process.pid)]
+        deadline = time.monotonic() + 10
+        while (weights := [weight_of(pid) for pid in pids]) != [(NICE, str(NICE))] * 2:
+            assert time.monotonic() < deadline, f"nice value of process and session: {weights}"
+            time.sleep(0.01)
+    assert weight_of(os.getpid()) == own, "training's priority is as it was"
+    assert len(read_offline_runs(folder.path)) == 1
+
+
+def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ended(store: RunStore) -> None:
+    folder = make_study(store)
+    mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
+    mirror.planned([{}])
+    assert mirror._process is None, "a study that was finished before needs no process"
+    mirror.started({})
+    mirror.started({})
+    begun = mirror._process
+    assert begun is not None
+    mirror.close()
+    wait_until_gone([str(begun.pid)])
+    assert not list(folder.path.glob("wandb/offline-run-*"))
+    mirror.started({})
+    assert mirror._process is None, "closed is closed"
+
+
+def test_the_printed_command_works_from_where_it_is_printed(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = make_study(store)
+    assert sync_command(folder, "online").endswith(f" --wandb online --runs {store.root}")
+    monkeypatch.setenv("ANDREA_RUNS", str(store.root))
+    assert sync_command(folder, "offline") == f"andrea sync {folder.path.name}"
+
+
+def test_the_ledger_tells_servers_apart_however_they_were_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As wandb itself reads it: `wandb login --host` writes to its settings, WANDB_BASE_URL stands above them."""
+    asked = "import wandb; print(wandb.setup().settings.base_url)"
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    to = Destination("online", "p", "e")
+    assert to.where == "/e/p"
+    (tmp_path / "settings").write_text("[default]\nbase_url = http://wandb.example.org:8080/wandb\n")
+    told = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert to.where == f"{told.stdout.strip()}/e/p" == "http://wandb.example.org:8080/wandb/e/p"
+    monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:8080")
+    assert to.where == "http://localhost:8080/e/p"
+    monkeypatch.delenv("WANDB_BASE_URL")
+    (tmp_path / "settings").write_bytes(b"\xff\x00 no settings")
+    assert to.where == "/e/p"
