@@ -67,9 +67,9 @@ def _started(subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Cal
         return None
 
 
-def _close(mirror: Any, *wait_s: float) -> None:
+def _close(mirror: Any, wait_s: float | None = None) -> None:
     try:
         if mirror is not None:
-            mirror.close(*wait_s)
+            mirror.close(wait_s)
     except Exception as error:
         print(f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest", file=sys.stderr)

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from andrea.errors import AndreaError, UserError, warn
 from andrea.store.files import locked, read_lines, read_mapping, write_atomic, write_json
+from andrea.store.processes import started
 
 FORMAT = 1
 HEARTBEAT_S = 10.0
@@ -295,7 +296,7 @@ def _remove(path: Path) -> None:
 
 
 def _identity(pid: int) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": pid, "started": _started(pid)}
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": pid, "started": started(pid)}
 
 
 def _boot_id() -> str:
@@ -303,18 +304,6 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its predecessor.
-
-    None for one that has ended, even where nobody has reaped it: an orphan's new parent may never do so.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return stat[19] if stat[0] not in "ZX" else None
-    except (OSError, IndexError):
-        return None
 
 
 def _alive(path: Path, holder: dict[str, Any]) -> bool:

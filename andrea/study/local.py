@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from typing import Any
 
 from andrea.errors import StudyError, UserError, disk_full, reason
+from andrea.store.processes import started, used_s
 from andrea.study.executors import TRAINING, Job, JobEnd, Outcome
 from andrea.study.worker import work
 
@@ -119,7 +119,7 @@ class LocalExecutor:
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, LOOK_S), now
         for child in self._children:
-            used = _processor_seconds(child.process.pid)
+            used = used_s(child.process.pid)
             child.idle_s += passed
             if used is None or used - child.used_s >= AT_WORK_S:
                 child.used_s, child.idle_s = used or 0.0, 0.0
@@ -148,7 +148,7 @@ class LocalExecutor:
         if child.orphaned:
             # Nobody tells its exit, and its end of the pipe closes a little before its lease is nobody's.
             deadline = time.monotonic() + 5
-            while _stat(child.process.pid) and time.monotonic() < deadline:
+            while started(child.process.pid) and time.monotonic() < deadline:
                 time.sleep(0.01)
         child.report.close()
         self._children.remove(child)
@@ -193,21 +193,6 @@ def _kill(child: _Child, *, wait: bool = True) -> None:
             os.kill(process.pid, signal.SIGKILL)
     if wait:
         process.join(timeout=5)
-
-
-def _processor_seconds(pid: int | None) -> float | None:
-    """Processor time that a process has used; None where it is gone or the system does not tell."""
-    stat = _stat(pid)
-    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") if stat else None
-
-
-def _stat(pid: int | None) -> list[str]:
-    """What Linux says of a process, from its state on; nothing of one that has ended, reaped or not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return stat if stat[0] not in "ZX" else []
 
 
 def _death(exitcode: int | None) -> str:

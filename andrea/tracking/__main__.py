@@ -16,7 +16,7 @@ from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import alone, scratch
-from andrea.tracking.priority import stand_back
+from andrea.tracking.priority import Allowance, stand_back
 from andrea.tracking.subject import Destination, SingleRun, Subject
 
 
@@ -26,11 +26,12 @@ class _Orders(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="orders")
         self.wake = threading.Event()
-        self.closing = False
+        self.closing = threading.Event()
 
     def run(self) -> None:
         for line in sys.stdin:
-            self.closing = self.closing or line.strip() == "close"
+            if line.strip() == "close":
+                self.closing.set()
             self.wake.set()
         os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
 
@@ -57,11 +58,16 @@ def main(order: str) -> None:
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
             warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
+            allowance = Allowance()
+
+            def give_way() -> None:
+                allowance.wait(orders.closing.wait, orders.closing.is_set)
+
             while True:
                 orders.wake.wait()
                 orders.wake.clear()
-                closing = orders.closing  # read before the pass: what `close` announces is in the store by then
-                writer.write_pending(failed=closing)
+                closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
+                writer.write_pending(failed=closing, before_each=give_way)
                 if closing:
                     break
             writer.write_study()

@@ -63,6 +63,14 @@ def record(subject: Subject, run: str, entry: dict[str, Any]) -> None:
     write_json(wandb_folder(subject) / "mirrored.json", {**known, run: entry})
 
 
+def last_written(subject: Subject) -> int:
+    """When the last W&B run was begun or written, in nanoseconds; 0 before the first."""
+    try:
+        return (wandb_folder(subject) / "mirrored.json").stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def is_done(subject: Subject, entry: dict[str, Any] | None, to: Destination, stamp: str) -> bool:
     """Whether what the ledger has of a run is the run as it ended, where it should be."""
     if entry is None or entry.get("stamp", stamp) != stamp:

@@ -19,7 +19,7 @@ from andrea.analysis.text import plural
 from andrea.errors import StudyError, UserError, nearest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, pending, remembered, scratch
+from andrea.tracking.ledger import alone, last_written, pending, remembered, scratch
 from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder
 from andrea.tracking.verdicts import is_judged
 
@@ -27,6 +27,9 @@ MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "onl
 LONGEST_PROJECT, NOT_IN_PROJECTS = 128, "/\\#?%:"
 """What wandb takes for a project's name."""
 CLOSE_WAIT_S = 60.0
+"""How long the mirror may take, once training has ended, without having written a run."""
+SAY_S = 15.0
+"""How long nothing is said of it."""
 PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
 
@@ -165,8 +168,12 @@ class Mirror:
         """Tell the mirror's process to look into the store."""
         self._contained(self._nudge)
 
-    def close(self, wait_s: float = CLOSE_WAIT_S) -> None:
-        """Let the mirror write the rest, for at most `wait_s` seconds, and end its process. May be called twice."""
+    def close(self, wait_s: float | None = None) -> None:
+        """Let the mirror write the rest and end its process. May be called twice.
+
+        Args:
+            wait_s: at most so many seconds; by default as long as runs are being written.
+        """
         self._contained(lambda: self._close(wait_s))
 
     def __enter__(self) -> Self:
@@ -232,15 +239,15 @@ class Mirror:
         for line in lines:
             self._warn(line.decode(errors="replace"))
 
-    def _close(self, wait_s: float) -> None:
+    def _close(self, wait_s: float | None) -> None:
         if self._ended or not (self._told or self._anything()):
             self._end()
             return
         process = self._tell(b"close\n")
         try:
-            status = process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            self._give_up(f"W&B mirror: not done after {wait_s:g} s")
+            status = self._rest(process) if wait_s is None else process.wait(wait_s)
+        except subprocess.TimeoutExpired as late:
+            self._give_up(f"W&B mirror: not done after {late.timeout:g} s")
             return
         except KeyboardInterrupt:
             self._end()
@@ -248,6 +255,24 @@ class Mirror:
         if status:
             self._give_up(f"W&B mirror: ended with status {status}, see {wandb_folder(self._subject) / 'mirror.log'}")
         self._end()
+
+    def _rest(self, process: "subprocess.Popen[bytes]") -> int:
+        """The exit status of a process that writes what is left.
+
+        Raises:
+            subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(SAY_S)
+        later = sync_command(self._subject, self._to.mode)
+        self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
+        while True:
+            written = last_written(self._subject)
+            try:
+                return process.wait(CLOSE_WAIT_S)
+            except subprocess.TimeoutExpired:
+                if last_written(self._subject) == written:
+                    raise
 
     def _anything(self) -> bool:
         """Whether a process is worth starting, told without computing what the study's own run would say."""

@@ -69,17 +69,27 @@ class Writer:
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
 
-    def write_pending(self, progress: Callable[[str], None] | None = None, *, failed: bool = False) -> int:
+    def write_pending(
+        self,
+        progress: Callable[[str], None] | None = None,
+        *,
+        failed: bool = False,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> int:
         """Write what has ended and is not mirrored yet; returns the number of runs written.
 
         Args:
             failed: also runs whose last attempt failed.
+            before_each: called before each run is written.
         """
         written = 0
         with _environment():
             for planned in ledger.pending(self._subject, self._store, self._to, failed=failed):
                 run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
-                if run not in self.failed and self._contained(run, name, partial(self._write_run, planned)):
+                if run in self.failed:
+                    continue
+                before_each()
+                if self._contained(run, name, partial(self._write_run, planned)):
                     written += 1
                     if progress:
                         progress(f"W&B {self._to.mode}: {name} ({written})")
