@@ -8,11 +8,12 @@ of them has the machine at a time: all processes of the other, its mirror and wa
 a mirror needs is paid in the turns of its own study. A second then counts for a study only while it has the machine.
 
 Printed are, as per cent of the study without the mirror, the tokens per second of the runs (from a run's start in its
-worker to its result) and the time to the last result, with their intervals over pairs, and the processor time of
-training, mirror and wandb's service. The runs must be the same; workers must not know wandb; no process may be left.
-Exit status 1 where one of these does not hold. `--null` mirrors neither: what it prints is the error of this
-instrument. `--online` publishes to the loopback server of the tests, which nobody stops. A pair takes as long as both
-studies, about three minutes on two cores.
+worker to its result) and the time to the last result, with their intervals over pairs; how long runs waited for a
+processor that another process had, which scatters least; and the processor time of training, mirror and wandb's
+service. The runs must be the same; workers must not know wandb; no process may be left. Exit status 1 where one of
+these does not hold. `--null` mirrors neither: what it prints is the error of this instrument. `--online` publishes to
+the loopback server of the tests, which nobody stops. A pair takes as long as both studies, two to three minutes on two
+cores.
 """
 
 import argparse
@@ -44,18 +45,25 @@ from andrea.training.job import run_job
 from andrea.training.metrics import VOLATILE
 from andrea.training.speed import median
 
+PATIENCE_S = 0.02
 MARK = "ANDREA_MIRROR_COST"
 """Environment variable that every process of a study inherits, to be known by."""
 
 
 def work(root: Path, cfg: Any, data_folder: Path, run_id: str, identity: dict[str, Any]) -> dict[str, Any] | None:
     """A worker's job: train, and tell when, and what this process has loaded and used."""
-    began = time.monotonic()
+    began, waited_s = time.monotonic(), _waited_s()
     result = run_job(root, cfg, data_folder, run_id, identity)
     wandb = sorted(name for name in sys.modules if name.partition(".")[0] in ("wandb", "wandb_workspaces"))
     told = {"run_id": run_id, "began": began, "ended": time.monotonic(), "tokens": (result or {}).get("tokens", 0)}
-    append_line(root / "workers.jsonl", {**told, "wandb": wandb, "used_s": time.process_time()})
+    told |= {"waited_s": _waited_s() - waited_s, "used_s": time.process_time(), "wandb": wandb}
+    append_line(root / "workers.jsonl", told)
     return result
+
+
+def _waited_s() -> float:
+    """How long this process's main thread, which trains, was ready to run and another had the processor."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def study(root: Path, options: argparse.Namespace) -> None:
@@ -107,10 +115,17 @@ class Side:
         return found
 
     def stop(self) -> None:
-        """Stop every process of it, also those that begin meanwhile."""
+        """Stop every process of it, also those that begin meanwhile.
+
+        One that waits for its child to become another program (`vfork`) cannot be stopped before the child has.
+        """
         self.stopped_at = time.monotonic()
         while running := [pid for pid, state in self.processes().items() if state != "T"]:
             _signal(running, signal.SIGSTOP)
+            if time.monotonic() - self.stopped_at > PATIENCE_S:
+                _signal(list(self.processes()), signal.SIGCONT)
+                time.sleep(PATIENCE_S)
+                self.stopped_at = time.monotonic()
 
     def go_on(self) -> None:
         """Let it run again."""
@@ -177,6 +192,7 @@ def measured(side: Side) -> dict[str, Any]:
     runs_s = sum(side.lasted(run["began"], run["ended"]) for run in workers)
     return {
         "speed": sum(run["tokens"] for run in workers) / runs_s,
+        "waited": sum(run["waited_s"] for run in workers) / runs_s,
         "trained_s": side.lasted(told["began"], told["trained"]),
         "close_s": side.lasted(told["trained"], told["closed"]),
         "mirror_s": told["mirror_s"],
@@ -230,7 +246,8 @@ def measure(options: argparse.Namespace, mode: str, scratch: Path) -> list[tuple
         without, mirrored = (measured(side) for side in sides.values())
         pairs.append((without, mirrored))
         ratios = [100 * (mirrored[key] / without[key] - 1) for key in ("speed", "trained_s")]
-        print(f"pair {number + 1}: speed {ratios[0]:+.2f} %, time to the last result {ratios[1]:+.2f} %", flush=True)
+        waits = f"waited {without['waited']:.2%} without, {mirrored['waited']:.2%} with the mirror"
+        print(f"pair {number + 1}: speed {ratios[0]:+.2f} %, last result {ratios[1]:+.2f} %, {waits}", flush=True)
     return pairs
 
 
@@ -246,6 +263,8 @@ def show(pairs: list[tuple[dict[str, Any], dict[str, Any]]], options: argparse.N
     )
     for name, key in (("training speed with the mirror", "speed"), ("time to the last result", "trained_s")):
         print(shown(name, [with_it[key] / without[key] for without, with_it in pairs]))
+    waits = [sum(told["waited"] for told in side) / len(side) for side in zip(*pairs, strict=True)]
+    print(f"runs that waited for a processor: {waits[0]:.2%} of their time without, {waits[1]:.2%} with the mirror")
     print(f"processor time: mirror {mirrors:.1f} s at low priority, training {workers:.1f} s ({mirrors / workers:.1%})")
     print(f"closing the mirror: {max(told['close_s'] for told in mirrored):.1f} s at most")
     print(f"same results: {same}; wandb in workers: {wandb or 'none'}; processes left: {left or 'none'}")

@@ -1,10 +1,13 @@
 """The mirror beside training: it begins early, stands back, and names the place that a study is mirrored to."""
 
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_tracking_mirror import command_of, wait_until_gone
@@ -12,6 +15,7 @@ from tracking_study import finished, make_study
 from wandb_reader import read_offline_runs
 
 from andrea.store.runs import RunStore
+from andrea.tracking import priority
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.priority import NICE
 from andrea.tracking.subject import Destination, sync_command
@@ -52,6 +56,68 @@ def test_mirror_and_service_stand_back_as_processes_and_as_sessions(store: RunSt
             time.sleep(0.01)
     assert weight_of(os.getpid()) == own, "training's priority is as it was"
     assert len(read_offline_runs(folder.path)) == 1
+
+
+@dataclass
+class Machine:
+    """Two processors, a clock, and a mirror that has used some of them."""
+
+    now: float = 0.0
+    used: float = 0.0
+    idle: float | None = 0.0
+    idling: float = 0.0
+    """How many processors have nothing to do."""
+    stopped: float = 0.0
+    """Seconds that every pause takes longer."""
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds + self.stopped
+        if self.idle is not None:
+            self.idle += self.idling * (seconds + self.stopped)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """What the mirror is told instead of what this machine does."""
+    told = Machine()
+    monkeypatch.setattr(priority, "_used_s", lambda: told.used)
+    monkeypatch.setattr(priority, "idle_s", lambda: told.idle)
+    monkeypatch.setattr(priority, "processors", lambda: {0, 1})
+    monkeypatch.setattr(priority, "time", SimpleNamespace(monotonic=lambda: told.now))
+    return told
+
+
+def waited(machine: Machine, allowance: priority.Allowance, used: float, enough_at: float = math.inf) -> float:
+    """How long the mirror waits after it has used so many seconds more."""
+    machine.used += used
+    began = machine.now
+    allowance.wait(machine.pause, lambda: machine.now >= enough_at)
+    return machine.now - began
+
+
+def test_beside_busy_processors_the_mirror_has_its_share_and_no_more(machine: Machine) -> None:
+    allowance = priority.Allowance()
+    assert waited(machine, allowance, 0.0) == 0
+    assert [waited(machine, allowance, 0.05) for _ in range(3)] == [5.0, 5.0, 5.0], "0.5 % of two processors"
+    machine.idling = 0.4
+    assert waited(machine, allowance, 0.05) == 5.0, "the gaps between two steps are no idle processor"
+    machine.now += 1000
+    assert waited(machine, allowance, 0.05) == 5.0, "nothing is saved up for a burst"
+
+
+def test_an_idle_processor_or_the_end_of_the_study_ends_the_waiting(machine: Machine) -> None:
+    allowance = priority.Allowance()
+    assert waited(machine, allowance, 0.05, enough_at=1.0) == 1.0
+    machine.idling = 1.0
+    assert waited(machine, allowance, 0.05) == priority.LOOK_S
+    machine.idle = None
+    assert waited(machine, allowance, 0.05) == 0, "where nothing is known, nothing waits"
+
+
+def test_while_it_was_stopped_the_mirror_earned_nothing(machine: Machine) -> None:
+    allowance = priority.Allowance()
+    machine.stopped = 3600.0
+    assert waited(machine, allowance, 0.01) == 4 * (priority.LOOK_S + 3600)
 
 
 def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ended(store: RunStore) -> None:
