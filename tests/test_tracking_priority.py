@@ -17,7 +17,7 @@ from wandb_reader import read_offline_runs
 from andrea.store.runs import RunStore
 from andrea.tracking import priority
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.priority import NICE
+from andrea.tracking.priority import NICE, SESSION_NICE
 from andrea.tracking.subject import Destination, sync_command
 
 OFFLINE = Destination("offline")
@@ -26,7 +26,7 @@ GROUPED = Path("/proc/self/autogroup").exists()
 
 def weight_of(pid: int) -> tuple[int, str]:
     """The nice value of a process and, where Linux groups processes by session, that of its session."""
-    session = Path(f"/proc/{pid}/autogroup").read_text().split()[-1] if GROUPED else str(NICE)
+    session = Path(f"/proc/{pid}/autogroup").read_text().split()[-1] if GROUPED else str(SESSION_NICE)
     return os.getpriority(os.PRIO_PROCESS, pid), session
 
 
@@ -51,11 +51,35 @@ def test_mirror_and_service_stand_back_as_processes_and_as_sessions(store: RunSt
         assert mirror._process is not None
         pids = [mirror._process.pid, service_of(mirror._process.pid)]
         deadline = time.monotonic() + 10
-        while (weights := [weight_of(pid) for pid in pids]) != [(NICE, str(NICE))] * 2:
+        while (weights := [weight_of(pid) for pid in pids]) != [(NICE, str(SESSION_NICE))] * 2:
             assert time.monotonic() < deadline, f"nice value of process and session: {weights}"
             time.sleep(0.01)
     assert weight_of(os.getpid()) == own, "training's priority is as it was"
     assert len(read_offline_runs(folder.path)) == 1
+
+
+SESSIONS = """
+import subprocess
+from andrea.tracking.priority import _session_nice, children_follow, stand_back, step_forward
+def told():
+    print(_session_nice("self"), _session_nice(str(child.pid)))
+child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+stand_back()
+told()
+children_follow()
+told()
+step_forward()
+told()
+child.kill()
+"""
+
+
+@pytest.mark.skipif(not GROUPED, reason="no groups by session here")
+def test_sessions_step_forward_again_when_the_study_has_ended() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", SESSIONS], check=True, capture_output=True, text=True, start_new_session=True
+    )
+    assert told.stdout.split("\n") == [f"{SESSION_NICE} 0", f"{SESSION_NICE} {SESSION_NICE}", "0 0", ""]
 
 
 @dataclass
@@ -126,7 +150,8 @@ def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ende
     folder = make_study(store)
     mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
     mirror.planned([{}])
-    assert mirror._process is None, "a study that was finished before needs no process"
+    mirror.finished({"reused": True}, {})
+    assert mirror._process is None, "what was there before needs no process while others train"
     mirror.started({})
     mirror.started({})
     begun = mirror._process
@@ -159,8 +184,9 @@ def test_the_ledger_tells_servers_apart_however_they_were_named(
     (tmp_path / "settings").write_text("[default]\nbase_url = http://wandb.example.org:8080/wandb\n")
     told = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert to.where == f"{told.stdout.strip()}/e/p" == "http://wandb.example.org:8080/wandb/e/p"
-    monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:8080")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:8080/")
     assert to.where == "http://localhost:8080/e/p"
     monkeypatch.delenv("WANDB_BASE_URL")
-    (tmp_path / "settings").write_bytes(b"\xff\x00 no settings")
-    assert to.where == "/e/p"
+    for damaged in (b"\xff\x00 no settings", b"[default]\nbase_url=http://x:1\nentity=a\nentity=b\n"):
+        (tmp_path / "settings").write_bytes(damaged)
+        assert to.where == "/e/p"

@@ -16,7 +16,7 @@ from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import alone, scratch
-from andrea.tracking.priority import Allowance, stand_back
+from andrea.tracking.priority import Allowance, stand_back, step_forward
 from andrea.tracking.subject import Destination, SingleRun, Subject
 
 
@@ -32,6 +32,7 @@ class _Orders(threading.Thread):
         for line in sys.stdin:
             if line.strip() == "close":
                 self.closing.set()
+                step_forward()
             self.wake.set()
         os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
 
@@ -53,7 +54,7 @@ def main(order: str) -> None:
     store = RunStore(Path(asked["runs"]), create=False)
     subject: Subject = SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
     try:
-        with alone(subject, wait_s=10.0), scratch(subject):
+        with alone(subject, wait_s=10.0, after=orders.closing), scratch(subject):
             from andrea.tracking.writer import Writer, end_service, warm_up
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -106,8 +107,12 @@ def clear(subject: Subject, run: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(subject: Subject, wait_s: float) -> Iterator[None]:
+def alone(subject: Subject, wait_s: float, after: threading.Event | None = None) -> Iterator[None]:
     """Be the only mirror of this study. A mirror whose controller was killed needs a moment to end.
+
+    Args:
+        wait_s: how long to wait for another one.
+        after: from when on; by default from now.
 
     Raises:
         UserError: another one is at it still.
@@ -121,6 +126,8 @@ def alone(subject: Subject, wait_s: float) -> Iterator[None]:
                 stack.enter_context(locked(path / "mirror.lock", wait=False))
                 break
             except BlockingIOError as error:
+                if after is not None and not after.is_set():
+                    deadline = time.monotonic() + wait_s
                 if time.monotonic() > deadline:
                     raise UserError(
                         f"study {subject.path.name} is being mirrored to W&B by another command; wait for it to end"

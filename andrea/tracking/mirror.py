@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +27,12 @@ from andrea.tracking.verdicts import is_judged
 MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "online")
 LONGEST_PROJECT, NOT_IN_PROJECTS = 128, "/\\#?%:"
 """What wandb takes for a project's name."""
+ENDED = "W&B mirror: its process has ended"
 CLOSE_WAIT_S = 60.0
 """How long the mirror may take, once training has ended, without having written a run."""
 SAY_S = 15.0
 """How long nothing is said of it."""
+LISTEN_S = 0.25
 PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
 
@@ -165,8 +168,9 @@ class Mirror:
         """Nothing to mirror."""
 
     def finished(self, run: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Tell the mirror's process to look into the store."""
-        self._contained(self._nudge)
+        """Tell the mirror's process to look into the store. For what was there before, none is started."""
+        if self._process is not None or not run.get("reused"):
+            self._contained(self._nudge)
 
     def close(self, wait_s: float | None = None) -> None:
         """Let the mirror write the rest and end its process. May be called twice.
@@ -199,7 +203,7 @@ class Mirror:
         if self._ended:
             return
         if self._process is not None and self._process.poll() is not None:
-            self._give_up("W&B mirror: its process has ended")
+            self._give_up(ENDED)
             return
         self._relay(self._tell(b"look\n"))
 
@@ -243,11 +247,15 @@ class Mirror:
         if self._ended or not (self._told or self._anything()):
             self._end()
             return
+        if self._process is not None and self._process.poll() is not None:
+            self._give_up(ENDED)
+            return
         process = self._tell(b"close\n")
         try:
-            status = self._rest(process) if wait_s is None else process.wait(wait_s)
+            status = self._rest(process) if wait_s is None else self._wait(process, wait_s)
         except subprocess.TimeoutExpired as late:
-            self._give_up(f"W&B mirror: not done after {late.timeout:g} s")
+            told = "not done after" if wait_s is not None else "nothing written for"
+            self._give_up(f"W&B mirror: {told} {late.timeout:g} s")
             return
         except KeyboardInterrupt:
             self._end()
@@ -257,22 +265,39 @@ class Mirror:
         self._end()
 
     def _rest(self, process: "subprocess.Popen[bytes]") -> int:
-        """The exit status of a process that writes what is left.
+        """The exit status of a process that writes what is left, 0 where the user would not wait for it.
 
         Raises:
             subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(SAY_S)
+            return self._wait(process, SAY_S)
         later = sync_command(self._subject, self._to.mode)
         self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
         while True:
             written = last_written(self._subject)
             try:
-                return process.wait(CLOSE_WAIT_S)
+                return self._wait(process, CLOSE_WAIT_S)
+            except KeyboardInterrupt:
+                return 0
             except subprocess.TimeoutExpired:
                 if last_written(self._subject) == written:
                     raise
+
+    def _wait(self, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
+        """The exit status of a process that is listened to meanwhile.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return process.wait(max(0.0, min(LISTEN_S, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired as still:
+                if time.monotonic() >= deadline:
+                    raise subprocess.TimeoutExpired(still.cmd, wait_s) from None
+            self._relay(process)
 
     def _anything(self) -> bool:
         """Whether a process is worth starting, told without computing what the study's own run would say."""

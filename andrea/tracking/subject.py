@@ -80,12 +80,13 @@ class Destination:
 
 def _server() -> str:
     """The server as WANDB_BASE_URL or `wandb login --host` names it; empty for W&B's own. Read without wandb."""
-    if named := os.environ.get("WANDB_BASE_URL"):
-        return named
-    settings = configparser.ConfigParser(interpolation=None)
-    with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), "settings").expanduser())
-    return settings.get("default", "base_url", fallback="")
+    named = os.environ.get("WANDB_BASE_URL", "")
+    if not named:
+        settings = configparser.ConfigParser(interpolation=None)
+        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
+            settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser())
+            named = settings.get("default", "base_url", fallback="")
+    return named.rstrip("/")
 
 
 def wandb_folder(subject: Subject) -> Path:

@@ -19,7 +19,7 @@ from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import ledger
-from andrea.tracking.priority import children_stand_back
+from andrea.tracking.priority import children_follow
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
 from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
@@ -195,7 +195,7 @@ class Writer:
         try:
             open_run = self._open(told, job_type)
             if self._background:
-                children_stand_back()  # wandb's service, begun with the first run and after every error
+                children_follow()  # wandb's service, begun with the first run and after every error
             if self._to.mode == "online":
                 ledger.record(self._subject, told.id, {"mode": "begun"})
             fill(open_run)

@@ -1,0 +1,111 @@
+"""The end of a mirror: somebody waits for it, listens meanwhile, and may leave."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_tracking_mirror import wait_until_gone
+from tracking_study import finished, make_study
+from wandb_reader import read_offline_runs
+
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.tracking import mirror as mirrors
+from andrea.tracking.ledger import alone, record
+from andrea.tracking.mirror import Mirror
+from andrea.tracking.subject import Destination, wandb_folder
+
+OFFLINE = Destination("offline")
+TALKATIVE = "for n in range(2000): print(f'line {n} ' + 100 * '.', flush=True)"
+SILENT = "import time; time.sleep(600)"
+Begin = Callable[[str], tuple[Mirror, StudyFolder, list[str]]]
+
+
+@pytest.fixture
+def begin(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """A mirror whose process runs this program instead."""
+
+    def begun(program: str) -> tuple[Mirror, StudyFolder, list[str]]:
+        folder = make_study(store)
+        finished(store, folder, "pre", 1)
+        wandb_folder(folder).mkdir()
+
+        def start(self: Mirror) -> "subprocess.Popen[bytes]":
+            pipe = subprocess.PIPE
+            process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0)
+            assert process.stdin is not None and process.stdout is not None
+            os.set_blocking(process.stdout.fileno(), False)
+            return process
+
+        monkeypatch.setattr(Mirror, "_start", start)
+        lines: list[str] = []
+        return Mirror(folder, store, OFFLINE, warn=lines.append), folder, lines
+
+    return begun
+
+
+def test_whatever_the_mirror_says_at_its_end_arrives(begin: Begin) -> None:
+    mirror, _, lines = begin(TALKATIVE)
+    mirror.close()
+    assert [line.split()[1] for line in lines] == [str(n) for n in range(2000)]
+
+
+def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror, folder, lines = begin(SILENT)
+    waits: list[float] = []
+
+    def wait(self: Mirror, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
+        """It does not end; during the second to the fourth wait it writes a run."""
+        waits.append(wait_s)
+        if 1 < len(waits) <= 4:
+            record(folder, f"run{len(waits)}", {"mode": "online"})
+            os.utime(wandb_folder(folder) / "mirrored.json", (len(waits), len(waits)))
+        raise subprocess.TimeoutExpired("mirror", wait_s)
+
+    monkeypatch.setattr(Mirror, "_wait", wait)
+    mirror.close()
+    assert waits == [mirrors.SAY_S] + 4 * [mirrors.CLOSE_WAIT_S], "to the last run, and once more"
+    assert lines[0].startswith(f"W&B: writing what is left of {folder.path.name}; Ctrl-C leaves it to `andrea sync ")
+    assert lines[1].startswith("W&B mirror: nothing written for 60 s; no result is lost, mirror it with `andrea sync ")
+    assert len(lines) == 2
+
+
+def test_ctrl_c_where_it_is_offered_ends_the_mirror_and_not_the_command(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "SAY_S", 0.1)
+    mirror, _, lines = begin(SILENT)
+    mirror.started({})
+    assert mirror._process is not None
+    pid = mirror._process.pid
+    timer = threading.Timer(0.6, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    mirror.close()
+    wait_until_gone([str(pid)])
+    assert len(lines) == 1
+
+
+def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Begin) -> None:
+    mirror, _, lines = begin("")
+    mirror.started({})
+    assert mirror._process is not None
+    mirror._process.wait()
+    mirror.close()
+    assert len(lines) == 1
+    assert lines[0].startswith("W&B mirror: its process has ended; no result is lost, mirror it with `andrea sync")
+
+
+def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: Path) -> None:
+    folder = make_study(store)
+    with alone(folder, wait_s=0):
+        mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
+        mirror.started({})
+        finished(store, folder, "pre", 1)
+        mirror.finished({}, {})
+    mirror.close()
+    assert len(read_offline_runs(folder.path)) == 1
