@@ -12,13 +12,14 @@ import pytest
 from test_tracking_mirror import wait_until_gone
 from tracking_study import finished, make_study
 from wandb_reader import read_offline_runs
+from wandb_server import WandbServer
 
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import mirror as mirrors
 from andrea.tracking.ledger import alone, record
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.subject import Destination, wandb_folder
+from andrea.tracking.subject import Destination, SingleRun, wandb_folder, wandb_id
 
 OFFLINE = Destination("offline")
 TALKATIVE = "for n in range(2000): print(f'line {n} ' + 100 * '.', flush=True)"
@@ -109,3 +110,17 @@ def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: 
         mirror.finished({}, {})
     mirror.close()
     assert len(read_offline_runs(folder.path)) == 1
+
+
+@pytest.mark.slow
+def test_a_run_of_no_study_ends_with_its_address(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = finished(store, make_study(store), "", 1)
+    subject = SingleRun(store, planned["run_id"])
+    lines: list[str] = []
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+        with Mirror(subject, store, Destination("online"), warn=lines.append):
+            pass
+        assert set(server.runs) == {wandb_id(subject, planned["run_id"])}
+        assert lines == [f"W&B run: {server.url}/me/andrea/runs/{wandb_id(subject, planned['run_id'])}"]

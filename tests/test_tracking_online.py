@@ -71,7 +71,7 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
 ) -> None:
     folder = judged_study(store)
     [line] = mirrored(folder, store)
-    assert line.startswith(f"W&B: {server.url}/me/andrea?nw=")
+    assert line.startswith(f"W&B dashboard: {server.url}/me/andrea?nw=")
 
     assert len(server.runs) == 12
     assert {run.group for run in server.runs.values()} == {folder.path.name}
@@ -116,7 +116,7 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     first, asked = server.state(), len(server.asked)
     lines: list[str] = []
     assert sync(folder, store, ONLINE, lines.append) == 0
-    assert lines == [line.replace("W&B", "W&B dashboard")]
+    assert lines == [line]
     assert not [request for request in server.asked[asked:] if "UpsertBucket" in request], "nothing is sent again"
     there, other = elsewhere(store, tmp_path)
     assert sync(there, other, ONLINE) == 12

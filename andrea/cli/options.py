@@ -73,7 +73,11 @@ Wandb = Annotated[
 ]
 WandbProject = Annotated[
     str | None,
-    typer.Option("--wandb-project", metavar="NAME", help="W&B project; default: WANDB_PROJECT, else andrea."),
+    typer.Option(
+        "--wandb-project",
+        metavar="NAME",
+        help="W&B project; default: WANDB_PROJECT, else that of the study's last mirror, else andrea.",
+    ),
 ]
 WandbEntity = Annotated[
     str | None,

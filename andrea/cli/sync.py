@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "andrea sync norm-placement --online           publishes every finished run; needs `wandb login` once",
     "andrea sync norm-placement                    the same as WANDB_MODE says; offline files by default",
-    "andrea sync norm-placement --dry-run --json   the runs that W&B lacks, and the dashboard as it would be saved",
+    "andrea sync norm-placement --online --dry-run --json   what W&B lacks, and the dashboard as it would be saved",
     "andrea sync norm-placement --online --wandb-entity my-team --wandb-tags paper,v2 --checkpoint",
     "andrea sync 3fa9c2b1 --online                 a run of `andrea train`, by the beginning of its id",
 )

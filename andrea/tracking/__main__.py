@@ -74,7 +74,7 @@ def main(order: str) -> None:
             writer.write_study()
             address = writer.write_dashboard()
             if address:
-                _say(f"W&B: {address}")
+                _say(f"W&B dashboard: {address}")
             end_service()
     except UserError as error:
         _say(f"W&B: {error}")

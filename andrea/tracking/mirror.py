@@ -258,7 +258,7 @@ class Mirror:
             self._give_up(f"W&B mirror: {told} {late.timeout:g} s")
             return
         except KeyboardInterrupt:
-            self._end()
+            self._give_up("W&B mirror: interrupted")
             raise
         if status:
             self._give_up(f"W&B mirror: ended with status {status}, see {wandb_folder(self._subject) / 'mirror.log'}")

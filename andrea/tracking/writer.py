@@ -22,7 +22,7 @@ from andrea.tracking import ledger
 from andrea.tracking.priority import children_follow
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
-from andrea.tracking.subject import Destination, Subject, WandbMode, sync_command, wandb_folder, wandb_id
+from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder, wandb_id
 from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study, study_id
 
 INIT_TIMEOUT_S = 10.0
@@ -205,6 +205,8 @@ class Writer:
             ledger.clear(self._subject, told.id)
             raise
         done = {"mode": self._to.mode, "where": self._to.where, "stamp": stamp}
+        if isinstance(self._subject, SingleRun) and self._to.mode == "online":
+            self._say(f"W&B run: {open_run.url}")  # a study has a dashboard
         copy = {"folder": Path(open_run.dir).parent.name} if self._to.mode == "offline" else {}
         ledger.record(self._subject, told.id, done | copy)
         ledger.clear(self._subject, told.id)
