@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from andrea.config import RunConfig
     from andrea.data.prepared import Prepared
     from andrea.store.runs import RunStore
+    from andrea.tracking.mirror import Mirror
 
 EXAMPLES = examples(
     "andrea train                                                  the tiny preset on sotu",
@@ -79,6 +80,7 @@ def train(
     from andrea.tracking.subject import SingleRun
 
     to = asked(wandb, project, entity, tags)
+    online = to.mode == "online"  # shown while it is trained; else it is mirrored when it has ended
     with stdout_kept_for_json(as_json):
         know_variants(variants)
         for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):
@@ -98,11 +100,10 @@ def train(
 
         if known is not None:
             say("this config is trained already; its result:")
-        result = known or follow(store, resolved, run_id, identity, folder, say)
-        if not as_json:
-            say(as_text(store, run_id, result))
-        with mirrored(SingleRun(store, run_id), store, to, say):
-            pass  # a run is mirrored when it has ended
+        with mirrored(SingleRun(store, run_id), store, to, say) as mirror:
+            result = known or follow(store, resolved, run_id, identity, folder, say, mirror if online else None)
+            if not as_json:
+                say(as_text(store, run_id, result))
     if as_json:
         print_json(
             {"run_id": run_id, "folder": str(store.folder(run_id)), "trained_before": known is not None, **result}
@@ -150,8 +151,9 @@ def follow(
     identity: dict[str, Any],
     folder: Any,
     say: Callable[[str], None],
+    mirror: "Mirror | None" = None,
 ) -> dict[str, Any]:
-    """Train in this process and say a line per evaluation.
+    """Train in this process and say a line per evaluation, and what the mirror says meanwhile.
 
     Raises:
         StudyError: the run failed; the same command resumes.
@@ -161,7 +163,10 @@ def follow(
     resumed = bool(store.attempts(run_id))
     say(f"run {run_id[:12]}: {'resuming ' if resumed else ''}{config.train.tokens:,} tokens at lr {config.train.lr:g}")
     done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(store, run_id, config.train.tokens, say, done), daemon=True)
+    watched = (store, run_id, config.train.tokens, say, done, mirror)
+    watcher = threading.Thread(target=_watch, args=watched, daemon=True)
+    if mirror is not None:
+        mirror.started({"run_id": run_id})
     watcher.start()
     try:
         result = run_job(store.root, config, folder, run_id, identity)
@@ -177,13 +182,22 @@ def follow(
     return result
 
 
-def _watch(store: "RunStore", run_id: str, budget: int, say: Callable[[str], None], done: threading.Event) -> None:
+def _watch(
+    store: "RunStore",
+    run_id: str,
+    budget: int,
+    say: Callable[[str], None],
+    done: threading.Event,
+    mirror: "Mirror | None",
+) -> None:
     """Say what is appended to the run's metrics until `done`, and once after."""
     from andrea.study.tail import Tail
 
     tail, speed, ended = Tail(store, run_id), None, False
     while not ended:
         ended = done.wait(0.5)
+        if mirror is not None:
+            mirror.listen()
         for record in tail.read():
             if record["kind"] == "train":
                 speed = record.get("tokens_per_s")

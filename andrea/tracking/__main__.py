@@ -1,8 +1,8 @@
 """The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is JSON.
 
-Lines on stdin: `look` (a run has finished), `close` (write the rest and end). Lines on stdout are for the user.
-The end of stdin means that the controller was killed: this process then ends at once, and the next mirror clears
-away what it left.
+Lines on stdin: `train ID` (a run is being trained), `look` (one has finished), `close` (write the rest and end). Lines
+on stdout are for the user. The end of stdin means that the controller was killed: this process then ends at once, and
+the next mirror clears away what it left.
 """
 
 import json
@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
@@ -19,6 +21,16 @@ from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.priority import Allowance, stand_back, step_forward
 from andrea.tracking.subject import Destination, SingleRun, Subject
 
+if TYPE_CHECKING:
+    from andrea.tracking.writer import Writer
+
+AFTER_S = 10.0
+"""How long a run is trained before W&B shows it: what ends sooner is written at its end."""
+EVERY_S = 10.0
+"""How long W&B waits for what such a run records, which wandb's service then sends within fifteen seconds."""
+LOOKING = 0.01
+"""Of the time, what looking at the runs that are being trained may take: their records are many in the end."""
+
 
 class _Orders(threading.Thread):
     """Listens to the controller while the main thread is inside wandb."""
@@ -26,15 +38,31 @@ class _Orders(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="orders")
         self.wake = threading.Event()
+        self.ended = threading.Event()
+        """A run has."""
         self.closing = threading.Event()
+        self.training: dict[str, float] = {}
+        """Since when by the monotonic clock."""
 
     def run(self) -> None:
         for line in sys.stdin:
-            if line.strip() == "close":
+            order, _, run_id = line.strip().partition(" ")
+            if order == "train":
+                self.training.setdefault(run_id, time.monotonic())
+            else:
+                self.ended.set()
+            if order == "close":
                 self.closing.set()
                 step_forward()
             self.wake.set()
         os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
+
+    def trained_for(self, seconds: float, store: RunStore) -> set[str]:
+        """Ids of the runs that have been trained for so long and have no result yet."""
+        for run_id in list(self.training):
+            if store.result(run_id) is not None:
+                del self.training[run_id]
+        return {run_id for run_id, since in list(self.training.items()) if time.monotonic() - since >= seconds}
 
 
 def _say(line: str) -> None:
@@ -55,29 +83,49 @@ def main(order: str) -> None:
     subject: Subject = SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
     try:
         with alone(subject, wait_s=10.0, after=orders.closing), scratch(subject):
-            from andrea.tracking.writer import Writer, end_service, warm_up
+            from andrea.tracking.service import warm_up
+            from andrea.tracking.writer import Writer
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
             warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
-            allowance = Allowance()
-
-            def give_way() -> None:
-                allowance.wait(orders.closing.wait, orders.closing.is_set)
-
-            while True:
-                orders.wake.wait()
-                orders.wake.clear()
-                closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
-                writer.write_pending(failed=closing, before_each=give_way)
-                if closing:
-                    break
+            _until_closed(orders, writer, subject, store)
             writer.write_study()
-            address = writer.write_dashboard()
-            if address:
-                _say(f"W&B dashboard: {address}")
-            end_service()
+            _dashboard(writer)
+            writer.end()
     except UserError as error:
         _say(f"W&B: {error}")
+
+
+def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> None:
+    """Write runs that have ended at once, and what others have recorded now and then, until everything is written."""
+    allowance, next_look, shown = Allowance(), 0.0, 0
+
+    def give_way() -> None:
+        allowance.wait(orders.closing.wait, orders.closing.is_set)
+
+    while True:
+        orders.wake.wait(EVERY_S if orders.training else None)
+        orders.wake.clear()
+        closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
+        if orders.ended.is_set():
+            orders.ended.clear()
+            writer.write_pending(failed=closing, before_each=give_way)
+        if closing:
+            return
+        long = orders.trained_for(AFTER_S, store)
+        if long and time.monotonic() >= next_look:
+            before, used = shown, time.process_time()
+            shown = writer.follow([run for run in subject.runs() if run["run_id"] in long], give_way)
+            took = time.process_time() - used if shown == before else 0.0  # to open a run is more than to look at it
+            if shown > before == 0:
+                _dashboard(writer)
+            next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
+
+
+def _dashboard(writer: "Writer") -> None:
+    address = writer.write_dashboard()
+    if address:
+        _say(f"W&B dashboard: {address}")
 
 
 if __name__ == "__main__":

@@ -106,18 +106,18 @@ def sync(
         UserError: a mirror is at this study now.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
     """
-    from andrea.tracking.writer import Writer, end_service
+    from andrea.tracking.writer import Writer
 
     say = progress or (lambda line: print(line, file=sys.stderr))
     with alone(subject, wait_s=5.0), scratch(subject):
+        writer = Writer(subject, store, to, say, background=False)
         try:
-            writer = Writer(subject, store, to, say, background=False)
             written = writer.write_pending(progress, failed=True) + writer.write_study(checkpoint=checkpoint)
             address = writer.write_dashboard()
             if address:
                 say(f"W&B dashboard: {address}")
         finally:
-            end_service()
+            writer.end()
     if writer.failed:
         raise StudyError(f"{plural(len(writer.failed), 'part')} of {subject.path.name} could not be mirrored to W&B")
     return written
@@ -152,11 +152,19 @@ class Mirror:
         """Nothing to mirror: W&B sees whole runs."""
 
     def started(self, run: Mapping[str, Any]) -> None:
-        """Start the mirror's process with the first run: it imports wandb while the workers import torch."""
-        self._contained(self._begin)
+        """Start the mirror's process with the first run: it imports wandb while the workers import torch. Online it
+        shows what is being trained."""
+        self._contained(lambda: self._began(run))
 
     def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Nothing to mirror yet."""
+        """The mirror's process follows the store by itself."""
+        self.listen()
+
+    def listen(self) -> None:
+        """Pass on what the mirror's process has said, without waiting."""
+        process = self._process
+        if process is not None:
+            self._contained(lambda: self._relay(process))
 
     def failed(self, run: Mapping[str, Any], reason: str) -> None:
         """A failed attempt is no result; the run is mirrored when it has one."""
@@ -195,6 +203,11 @@ class Mirror:
         except Exception as error:
             self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
 
+    def _began(self, run: Mapping[str, Any]) -> None:
+        self._begin()
+        if self._process is not None and self._to.mode == "online" and "run_id" in run:
+            self._order(f"train {run['run_id']}\n".encode())
+
     def _begin(self) -> None:
         if not self._ended and self._process is None:
             self._process = self._start()
@@ -210,10 +223,14 @@ class Mirror:
     def _tell(self, order: bytes) -> "subprocess.Popen[bytes]":
         self._begin()
         self._told = True
+        self._order(order)
+        assert self._process is not None
+        return self._process
+
+    def _order(self, order: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BlockingIOError):  # thousands of unread orders wait there already: one is enough
             os.write(self._process.stdin.fileno(), order)
-        return self._process
 
     def _start(self) -> "subprocess.Popen[bytes]":
         wandb_folder(self._subject).mkdir(parents=True, exist_ok=True)

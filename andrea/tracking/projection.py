@@ -42,9 +42,10 @@ class Projection:
 
 
 def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()) -> Projection:
-    """The projection of one run that has a result, or whose last attempt failed.
+    """The projection of one run: as it ended, or as far as it has come.
 
-    A failed attempt is told without rows: the attempt that finishes the run writes some of them anew.
+    Without a result the last row is left out, which may lack what is recorded next. The rows that are told are those
+    of the whole run: an attempt that goes on from a checkpoint records the same ones anew.
 
     Args:
         planned: the run's line in the study's runs.jsonl.
@@ -52,8 +53,9 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
     """
     run_id = planned["run_id"]
     result = store.result(run_id)
-    metrics = store.metrics(run_id) if result else []
-    ended = result or {"outcome": "failed", "reason": (store.failure(run_id) or {}).get("reason")}
+    metrics = store.metrics(run_id)
+    ended = result or _unfinished(store, run_id)
+    history = _history(metrics, ended)
     return Projection(
         id=wandb_id(subject, run_id),
         name=_name(planned),
@@ -61,10 +63,18 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
         job_type=str(planned.get("phase", "run")),
         tags=_tags(subject, planned, ended, tags),
         config=_config(subject, store, planned),
-        history=_history(metrics, ended),
+        history=history if result else history[:-1],
         summary=_summary(ended, metrics),
         exit_code=0 if ended.get("outcome") in ENDED_WELL else 1,
     )
+
+
+def _unfinished(store: RunStore, run_id: str) -> dict[str, Any]:
+    """What stands in for the result of a run whose last attempt failed, or that is being trained."""
+    config = (store.config(run_id) or {}).get("config") or {}
+    failure = store.failure(run_id)
+    ended = {"outcome": "failed", "reason": failure.get("reason")} if failure else {}
+    return {**ended, "eval_part": (config.get("data") or {}).get("eval_part")}
 
 
 def _name(planned: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class SingleRun:
     def __init__(self, store: RunStore, run_id: str) -> None:
         self.run_id = run_id
         self.path = store.root / "train" / run_id[:12]
-        self._config = (store.config(run_id) or {}).get("config") or {}
+        self._store = store
 
     @property
     def about(self) -> dict[str, Any]:
@@ -57,8 +57,9 @@ class SingleRun:
 
     def runs(self) -> list[dict[str, Any]]:
         """The one run."""
-        rate = (self._config.get("train") or {}).get("lr")
-        return [{"run_id": self.run_id, "phase": "train", "lr": rate, "seed": self._config.get("seed")}]
+        config = (self._store.config(self.run_id) or {}).get("config") or {}
+        rate = (config.get("train") or {}).get("lr")
+        return [{"run_id": self.run_id, "phase": "train", "lr": rate, "seed": config.get("seed")}]
 
 
 @dataclass(frozen=True)

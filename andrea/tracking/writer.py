@@ -1,16 +1,13 @@
-"""Writes whole runs with wandb, which only it, refusals and dashboards import: no controller does, and no training."""
+"""Writes runs with wandb, which only it, service, refusals and dashboards import: no controller, and no training."""
 
-import contextlib
 import errno
-import logging
-import os
 import re
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import wandb
@@ -22,19 +19,10 @@ from andrea.tracking import ledger
 from andrea.tracking.priority import children_follow
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
-from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder, wandb_id
+from andrea.tracking.service import FINISH_TIMEOUT_S, abandon_service, end_service, environment, seconds, settings
+from andrea.tracking.subject import Destination, SingleRun, Subject, sync_command, wandb_folder, wandb_id
 from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study, study_id
 
-INIT_TIMEOUT_S = 10.0
-FINISH_TIMEOUT_S = 30.0
-"""How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
-OFFLINE_TIMEOUT_S = 120.0
-"""How long wandb's own service may take, which gets little of a processor that is busy with training."""
-OF_ANOTHER_RUN = (
-    *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
-    *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
-)
-"""WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
 
@@ -51,7 +39,7 @@ class Writer:
     """Writes what W&B lacks of one study.
 
     Online a run is resumed under its id and gets the rows that the server does not have: however often it was begun
-    before, by whom and how far, it ends with each row once.
+    before, by whom and how far, it ends with each row once. One that is being trained stays open between two looks.
 
     Args:
         say: told one line per thing that went wrong; nothing here raises because of one run.
@@ -65,9 +53,13 @@ class Writer:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
         ledger.remember(subject, to)
-        self._given_up = False
+        self._given_up = self._addressed = False
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
+        self._open_runs: dict[str, wandb.Run] = {}
+        """Runs that are being trained, by their ids."""
+        self._sent: dict[str, int] = {}
+        """Of each open one, how many rows wandb has."""
 
     def write_pending(
         self,
@@ -83,7 +75,7 @@ class Writer:
             before_each: called before each run is written.
         """
         written = 0
-        with _environment():
+        with environment():
             for planned in ledger.pending(self._subject, self._store, self._to, failed=failed):
                 run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
                 if run in self.failed:
@@ -94,6 +86,23 @@ class Writer:
                     if progress:
                         progress(f"W&B {self._to.mode}: {name} ({written})")
         return written
+
+    def follow(self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None) -> int:
+        """Send what runs have recorded that are being trained; returns how many of them W&B shows.
+
+        Online alone: an offline copy is always of a whole run.
+        """
+        with environment():
+            for planned in training:
+                run = wandb_id(self._subject, planned["run_id"])
+                if self._to.mode == "online" and run not in self.failed:
+                    before_each()
+                    self._contained(run, f"run {planned['run_id'][:12]}", partial(self._follow, planned))
+        return len(self._open_runs)
+
+    def end(self) -> None:
+        """End wandb's service. Runs that are open still were interrupted: W&B calls them crashed until they go on."""
+        abandon_service() if self._open_runs else end_service()
 
     def write_study(self, *, checkpoint: bool = False) -> bool:
         """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
@@ -110,7 +119,7 @@ class Writer:
                 self._write_report(told)
                 written.append(told.id)
 
-        with _environment():
+        with environment():
             self._contained(study_id(folder), "the table of verdicts", write)
         return bool(written)
 
@@ -121,7 +130,7 @@ class Writer:
         from andrea.tracking.dashboards import save
 
         folder, address = self._subject, list[str]()
-        with _environment():
+        with environment():
             self._contained("dashboard", "the dashboard", lambda: address.append(save(folder, self._to)))
         return address[0] if address else None
 
@@ -164,19 +173,41 @@ class Writer:
         stamp = ledger.stamp(self._store, planned["run_id"]) or ""
         self._write(run, run.job_type, partial(self._fill, run), run.exit_code, stamp)
 
+    def _follow(self, planned: dict[str, Any]) -> None:
+        run = project_run(self._subject, self._store, planned, self._to.tags)
+        if self._to.mode == "offline" or not run.history:
+            return
+        try:
+            if run.id not in self._open_runs:
+                self._open_runs[run.id] = self._begin(run, run.job_type)
+            self._send(run, self._open_runs[run.id])
+        except BaseException:
+            self._abandon()
+            raise
+
     def _fill(self, run: Projection, open_run: wandb.Run) -> None:
-        open_run.define_metric("tokens")
-        for axis in AXES:
-            open_run.define_metric(axis, step_metric="tokens")
-        if open_run.starting_step > len(run.history) > 0:
+        self._send(run, open_run)
+        if self._sent[run.id] > len(run.history) and run.summary.get("outcome") != "failed":
             self._say(
-                f"W&B: run {run.id} has {open_run.starting_step} rows on the server and {len(run.history)} in the "
+                f"W&B: run {run.id} has {self._sent[run.id]} rows on the server and {len(run.history)} in the "
                 "store; another version of andrea wrote them"
             )
-        for at, row in enumerate(run.history[open_run.starting_step :], open_run.starting_step):
+        if run.id in self._open_runs:  # opened before it had ended, and perhaps in an earlier attempt, elsewhere
+            open_run.tags, config = tuple(run.tags), cast("Any", open_run.config)
+            config.update(run.config, allow_val_change=True)
+        open_run.summary.update(run.summary)
+
+    def _send(self, run: Projection, open_run: wandb.Run) -> None:
+        """The rows that wandb does not have yet."""
+        if run.id not in self._sent:
+            open_run.define_metric("tokens")
+            for axis in AXES:
+                open_run.define_metric(axis, step_metric="tokens")
+            self._sent[run.id] = open_run.starting_step
+        for at, row in enumerate(run.history[self._sent[run.id] :], self._sent[run.id]):
             values = {key: profile(v) if isinstance(v, list) else v for key, v in row.items()}
             open_run.log(values, step=at, commit=True)  # at once: the last row's values must not follow the summary's
-        open_run.summary.update(run.summary)
+            self._sent[run.id] = at + 1
 
     def _write_report(self, told: StudyProjection) -> None:
         shutil.rmtree(wandb_folder(self._subject) / "data", ignore_errors=True)  # tables of an earlier copy
@@ -191,25 +222,38 @@ class Writer:
         stamp: str,
     ) -> None:
         """One whole run."""
-        ledger.clear(self._subject, told.id)
         try:
-            open_run = self._open(told, job_type)
-            if self._background:
-                children_follow()  # wandb's service, begun with the first run and after every error
-            if self._to.mode == "online":
-                ledger.record(self._subject, told.id, {"mode": "begun"})
+            open_run = self._open_runs.get(told.id) or self._begin(told, job_type)
             fill(open_run)
             self._finish(open_run, exit_code)
         except BaseException:
-            end_service()  # it holds on to the run's id, and a half-written run is no use
+            self._abandon()
             ledger.clear(self._subject, told.id)
             raise
+        self._open_runs.pop(told.id, None)
+        self._sent.pop(told.id, None)
         done = {"mode": self._to.mode, "where": self._to.where, "stamp": stamp}
-        if isinstance(self._subject, SingleRun) and self._to.mode == "online":
-            self._say(f"W&B run: {open_run.url}")  # a study has a dashboard
         copy = {"folder": Path(open_run.dir).parent.name} if self._to.mode == "offline" else {}
         ledger.record(self._subject, told.id, done | copy)
         ledger.clear(self._subject, told.id)
+
+    def _begin(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
+        ledger.clear(self._subject, told.id)
+        open_run = self._open(told, job_type)
+        if self._background:
+            children_follow()  # wandb's service, begun with the first run and after every error
+        if self._to.mode == "online":
+            ledger.record(self._subject, told.id, {"mode": "begun"})
+            if isinstance(self._subject, SingleRun) and not self._addressed:
+                self._say(f"W&B run: {open_run.url}")  # a study has a dashboard
+                self._addressed = True
+        return open_run
+
+    def _abandon(self) -> None:
+        """Give up the runs that are open: wandb's service holds on to their ids, and a half-written one is no use."""
+        abandon_service()
+        self._open_runs.clear()
+        self._sent.clear()
 
     def _open(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
         online = self._to.mode == "online"
@@ -226,7 +270,7 @@ class Writer:
                 resume="allow" if online else None,
                 dir=self._subject.path,
                 reinit="create_new",
-                settings=_settings(self._to.mode),
+                settings=settings(self._to.mode),
             )
         except ValueError as error:
             raise Misconfigured(f"wandb refuses its settings ({refusal(error)})") from error
@@ -243,7 +287,7 @@ class Writer:
         except TimeoutError as error:
             if self._to.mode == "offline":
                 raise
-            raise Unreachable(f"W&B took no data for {_seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
+            raise Unreachable(f"W&B took no data for {seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
         if self._to.mode == "online" and (given_up := lost(Path(open_run.dir).with_name("logs"))):
             raise Unreachable(f"W&B refused some data ({given_up})")
 
@@ -268,67 +312,9 @@ def _fill_report(told: StudyProjection, open_run: wandb.Run) -> None:
         _attach(open_run, f"{told.group}-best", "model", files)
 
 
-def warm_up() -> None:
-    """Import what wandb imports at its first run and its first row."""
-    import pandas  # noqa: F401
-    import wandb.apis.public  # noqa: F401
-
-
-def end_service() -> None:
-    """End wandb's service process, which would outlive its last run."""
-    wandb.teardown()
-
-
 def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
     """Files as an artifact; content that the server has already makes no new version."""
     artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind)  # a study may be named `a+b`
     for inside, path in files.items():
         artifact.add_file(str(path), inside, skip_cache=True, policy="immutable")
     open_run.log_artifact(artifact)
-
-
-def _seconds(variable: str, default: float) -> float:
-    """What WANDB_<variable> says, where it is a number."""
-    try:
-        return float(os.environ[f"WANDB_{variable}"])
-    except (KeyError, ValueError):
-        return default
-
-
-def _settings(mode: WandbMode) -> wandb.Settings:
-    online = mode == "online"
-    return wandb.Settings(
-        mode=mode,
-        silent=True,
-        console="off",
-        disable_git=True,
-        disable_code=True,
-        init_timeout=_seconds("INIT_TIMEOUT", INIT_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
-        finish_timeout=_seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
-        finish_timeout_raises=True,
-        x_disable_stats=True,
-        x_disable_machine_info=True,
-        x_save_requirements=False,
-        x_transaction_log_flush_interval=1.0,
-        x_skip_transaction_log=online,  # the store is the copy; one of wandb's could be sent twice
-    )
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one.
-
-    It says nothing itself: what the user should know, the writer says.
-    """
-    before, loud = dict(os.environ), logging.raiseExceptions
-    logging.raiseExceptions = False  # a log of wandb's that a full disk does not take is no page of traceback
-    for part in OF_ANOTHER_RUN:
-        os.environ.pop(f"WANDB_{part}", None)
-    os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
-    os.environ["WANDB_SILENT"] = "true"
-    try:
-        yield
-    finally:
-        logging.raiseExceptions = loud
-        os.environ.clear()
-        os.environ.update(before)

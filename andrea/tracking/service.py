@@ -1,0 +1,103 @@
+"""wandb's service and what it is told: settings, environment, how it begins and ends."""
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import wandb
+
+from andrea.store.processes import children
+from andrea.tracking.subject import WandbMode
+
+INIT_TIMEOUT_S = 10.0
+FINISH_TIMEOUT_S = 30.0
+"""How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
+OFFLINE_TIMEOUT_S = 120.0
+"""How long wandb's own service may take, which gets little of a processor that is busy with training."""
+OF_ANOTHER_RUN = (
+    *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
+    *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
+)
+"""WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
+
+
+def warm_up() -> None:
+    """Import what wandb imports at its first run and its first row."""
+    import pandas  # noqa: F401
+    import wandb.apis.public  # noqa: F401
+
+
+def end_service() -> None:
+    """End wandb's service process, which would outlive its last run."""
+    _teardown(0)
+
+
+def abandon_service() -> None:
+    """End it at once: what it has not sent is lost, and W&B is told no end of the runs that are open.
+
+    Ended well it would tell that they finished. Where the system does not tell which processes are its children (not
+    on Linux), they are told to have failed.
+    """
+    mine = b"\0--pid\0%d" % os.getpid()
+    for child in children():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").endswith(mine):
+                os.kill(child, signal.SIGKILL)
+    _teardown(1)
+
+
+def _teardown(exit_code: int) -> None:
+    """Of a service that was killed wandb says that the connection is lost, or exits as it did."""
+    with contextlib.suppress(OSError, wandb.errors.Error, SystemExit):
+        wandb.teardown(exit_code=exit_code)
+
+
+def seconds(variable: str, default: float) -> float:
+    """What WANDB_<variable> says, where it is a number."""
+    try:
+        return float(os.environ[f"WANDB_{variable}"])
+    except (KeyError, ValueError):
+        return default
+
+
+def settings(mode: WandbMode) -> wandb.Settings:
+    """What a run is opened with."""
+    online = mode == "online"
+    return wandb.Settings(
+        mode=mode,
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        init_timeout=seconds("INIT_TIMEOUT", INIT_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
+        finish_timeout=seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
+        finish_timeout_raises=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+        x_transaction_log_flush_interval=1.0,
+        x_skip_transaction_log=online,  # the store is the copy; one of wandb's could be sent twice
+    )
+
+
+@contextlib.contextmanager
+def environment() -> Iterator[None]:
+    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one.
+
+    It says nothing itself: what the user should know, the writer says.
+    """
+    before, loud = dict(os.environ), logging.raiseExceptions
+    logging.raiseExceptions = False  # a log of wandb's that a full disk does not take is no page of traceback
+    for part in OF_ANOTHER_RUN:
+        os.environ.pop(f"WANDB_{part}", None)
+    os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
+    os.environ["WANDB_SILENT"] = "true"
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = loud
+        os.environ.clear()
+        os.environ.update(before)
