@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from tracking_study import curve, finished, judged_study, make_study, plan, train
 from typer.testing import CliRunner
+from wandb.sdk.lib.wbauth import read_netrc_auth
 from wandb_reader import read_offline_runs
 
+from andrea.cli import doctor
 from andrea.cli.app import app
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import Mirror
@@ -100,12 +102,53 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -
     told = synced(store, "norm-placement", "--wandb", "online", "--wandb-entity", "team", "--dry-run", "--json")
     answer = json.loads(told.stdout)
     assert (answer["mode"], answer["project"], answer["entity"]) == ("online", "andrea", "team")
-    assert len(answer["runs"]) == 11
+    assert len(answer["runs"]) == 12
+    assert answer["runs"][-1] == "study-0123456789ab"
     assert (answer["workspace"]["displayName"], answer["workspace"]["entity"]) == (folder.path.name, "team")
     text = synced(store, "norm-placement", "--wandb", "offline", "--dry-run").stdout
-    assert text.startswith("11 runs would be written (offline) to project andrea\n")
+    assert text.startswith("12 runs would be written (offline) to project andrea\n")
     assert "Verdicts (2 panels)" in text
     assert sorted(store.root.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_a_dry_run_counts_what_the_sync_then_writes(store: RunStore) -> None:
+    judged_study(store)
+    for arguments, count in (([], 12), ([], 0), (["--wandb-tags", "new"], 1)):
+        asked = ["norm-placement", "--wandb", "offline", *arguments]
+        told = json.loads(synced(store, *asked, "--dry-run", "--json").stdout)
+        assert len(told["runs"]) == json.loads(synced(store, *asked, "--json").stdout)["written"] == count
+
+
+@pytest.mark.parametrize(
+    ("netrc", "server", "found"),
+    [
+        ("machine api.wandb.ai login user password KEY", "", True),
+        ("machine api.wandb.ai\n  login user\n  password KEY\n", "https://api.wandb.ai/", True),
+        ("machine api.wandb.ai login user password KEY", "http://localhost:8080", False),
+        ("machine localhost:8080 login user password KEY", "http://localhost:8080", True),
+        ("machine localhost login user password KEY", "http://localhost:8080", False),
+        ("machine api.wandb.ai login user", "", False),
+        ("machine", "", False),
+        ("", "", False),
+    ],
+)
+def test_doctor_finds_a_key_where_wandb_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, netrc: str, server: str, found: bool
+) -> None:
+    for variable in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    if server:
+        monkeypatch.setenv("WANDB_BASE_URL", server)
+    (tmp_path / ".netrc").write_text(netrc.replace("KEY", "k" * 40))
+    assert (read_netrc_auth(host=server or "https://api.wandb.ai") is not None) == found
+    [row] = doctor._wandb()
+    assert row["state"] == ("ok" if found else "note")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    assert doctor._wandb()[0]["state"] == "ok"
 
 
 @pytest.mark.slow

@@ -102,10 +102,13 @@ def _runs_folder(runs: Path) -> list[dict[str, str]]:
 def _wandb() -> list[dict[str, str]]:
     from andrea.errors import UserError
     from andrea.tracking.mirror import resolve_destination, resolve_mode
+    from andrea.tracking.subject import has_key
 
     try:
         mode = resolve_mode(None)
         where = "" if mode == "off" else f", project {resolve_destination(mode).project}"
+        if mode == "online" and not has_key():
+            return [_row("note", "W&B mode", f"{mode}{where}; no key found: `wandb login`, or set WANDB_API_KEY")]
         return [_row("ok", "W&B mode", f"{mode}{where}")]
     except UserError as error:
         return [_row("missing", "W&B mode", error)]

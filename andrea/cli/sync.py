@@ -73,7 +73,7 @@ def sync(
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
     to = resolve_destination(mode, project, entity, tags, subject)
     if dry_run:
-        answer = _planned(store, subject, to)
+        answer = _planned(store, subject, to, checkpoint)
         print_json(answer) if as_json else typer.echo(_as_text(answer))
         return
     _with_report(store, subject)
@@ -114,13 +114,16 @@ def _with_report(store: "RunStore", subject: "Subject") -> None:
         write_report(subject, store)
 
 
-def _planned(store: "RunStore", subject: "Subject", to: "Destination") -> dict[str, Any]:
+def _planned(store: "RunStore", subject: "Subject", to: "Destination", checkpoint: bool) -> dict[str, Any]:
     """What a sync would write, as JSON."""
     from andrea.store.studies import StudyFolder
     from andrea.tracking.ledger import pending
     from andrea.tracking.subject import wandb_id
+    from andrea.tracking.verdicts import pending_study
 
     waiting = [wandb_id(subject, run["run_id"]) for run in pending(subject, store, to, failed=True)]
+    if isinstance(subject, StudyFolder) and (own := pending_study(subject, store, to, checkpoint=checkpoint)):
+        waiting.append(own.id)
     answer: dict[str, Any] = {
         "study": subject.path.name,
         "mode": to.mode,

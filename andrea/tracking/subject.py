@@ -2,12 +2,14 @@
 
 import configparser
 import contextlib
+import netrc
 import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from andrea.store.runs import RunStore
 from andrea.store.usual import runs_option
@@ -88,6 +90,18 @@ def _server() -> str:
             settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser())
             named = settings.get("default", "base_url", fallback="")
     return named.rstrip("/")
+
+
+def has_key() -> bool:
+    """Whether wandb finds a key for the server where it looks for one, told without wandb. It may be a wrong one."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(_server() or "https://api.wandb.ai").netloc
+    places = [Path(os.environ["NETRC"])] if "NETRC" in os.environ else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for path in places:
+        with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
+            return bool((netrc.netrc(path).authenticators(host) or ("", "", ""))[2])
+    return False
 
 
 def wandb_folder(subject: Subject) -> Path:

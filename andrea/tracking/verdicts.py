@@ -12,7 +12,9 @@ from andrea.analysis.verdicts import effect_rows, verdict_rows
 from andrea.config import dotted
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking import ledger
 from andrea.tracking.projection import LAYER_METRICS, as_tags, short
+from andrea.tracking.subject import Destination
 
 JOB_TYPE = "report"
 NUMBERS = ("mean", "low", "high", "level", "n", "p", "p_holm", "regret", "smallest_visible")
@@ -89,6 +91,19 @@ def project_study(
         files=_report_files(folder),
         checkpoint=_checkpoint(store, best) if checkpoint and best else None,
     )
+
+
+def pending_study(
+    folder: StudyFolder, store: RunStore, to: Destination, *, checkpoint: bool = False
+) -> StudyProjection | None:
+    """The own run of a study that was judged, unless it is there as it is now."""
+    if not is_judged(folder):
+        return None
+    told = project_study(folder, store, to.tags, checkpoint=checkpoint)
+    known = ledger.entry(folder, told.id)
+    if known and "stamp" in known and not checkpoint:  # what was attached once stays attached
+        known["stamp"] = known["stamp"].removesuffix(WITH_CHECKPOINT)
+    return None if ledger.is_done(folder, known, to, told.stamp) else told
 
 
 def tables(folder: StudyFolder, store: RunStore) -> dict[str, Table]:

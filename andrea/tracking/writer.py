@@ -21,7 +21,7 @@ from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
 from andrea.tracking.service import FINISH_TIMEOUT_S, abandon_service, end_service, environment, seconds, settings
 from andrea.tracking.subject import Destination, SingleRun, Subject, sync_command, wandb_folder, wandb_id
-from andrea.tracking.verdicts import JOB_TYPE, WITH_CHECKPOINT, StudyProjection, is_judged, project_study, study_id
+from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, is_judged, pending_study, study_id
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
@@ -111,11 +111,7 @@ class Writer:
         folder, written = self._subject, list[str]()
 
         def write() -> None:
-            told = project_study(folder, self._store, self._to.tags, checkpoint=checkpoint)
-            known = ledger.entry(folder, told.id)
-            if known and "stamp" in known and not checkpoint:  # what was attached once stays attached
-                known["stamp"] = known["stamp"].removesuffix(WITH_CHECKPOINT)
-            if not ledger.is_done(folder, known, self._to, told.stamp):
+            if told := pending_study(folder, self._store, self._to, checkpoint=checkpoint):
                 self._write_report(told)
                 written.append(told.id)
 
