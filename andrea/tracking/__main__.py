@@ -118,12 +118,12 @@ def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: Ru
             shown = writer.follow([run for run in subject.runs() if run["run_id"] in long], give_way)
             took = time.process_time() - used if shown == before else 0.0  # to open a run is more than to look at it
             if shown > before == 0:
-                _dashboard(writer)
+                _dashboard(writer, last=False)
             next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
 
 
-def _dashboard(writer: "Writer") -> None:
-    address = writer.write_dashboard()
+def _dashboard(writer: "Writer", *, last: bool = True) -> None:
+    address = writer.write_dashboard(last=last)
     if address:
         _say(f"W&B dashboard: {address}")
 

@@ -1,7 +1,7 @@
 """The mirror of a study in W&B: an observer of the controller that hands all work to a process of its own.
 
-The run store is the truth and W&B a projection of it: the mirror writes whole runs, once they have a result, and can be
-killed, repeated or left out without changing a number. This module imports no wandb.
+The run store is the truth and W&B a projection of it: the mirror reads the store alone, and can be killed, repeated or
+left out without changing a number. This module imports no wandb.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def _environment() -> dict[str, str]:
 
 
 class Mirror:
-    """An observer of a study: writes each run to W&B some time after it has finished.
+    """An observer of a study: writes each run to W&B some time after it has finished, online while it is trained too.
 
     Nothing it does waits for W&B but `close`. No fault of its own reaches the controller: each is one line to `warn`.
 
@@ -149,7 +149,7 @@ class Mirror:
         self._unread = b""
 
     def planned(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing to mirror: W&B sees whole runs."""
+        """Nothing to mirror: W&B sees runs that have begun."""
 
     def started(self, run: Mapping[str, Any]) -> None:
         """Start the mirror's process with the first run: it imports wandb while the workers import torch. Online it

@@ -1,5 +1,6 @@
 """Writes runs with wandb, which only it, service, refusals and dashboards import: no controller, and no training."""
 
+import contextlib
 import errno
 import re
 import shutil
@@ -119,15 +120,24 @@ class Writer:
             self._contained(study_id(folder), "the table of verdicts", write)
         return bool(written)
 
-    def write_dashboard(self) -> str | None:
-        """Save the study's workspace; returns where it is, or None where there is no server or it failed."""
+    def write_dashboard(self, *, last: bool = True) -> str | None:
+        """Save the study's workspace; returns where it is, or None where there is no server or it failed.
+
+        Args:
+            last: what went wrong is said; before, there will be another time.
+        """
         if self._to.mode == "offline" or not isinstance(self._subject, StudyFolder):
             return None
         from andrea.tracking.dashboards import save
 
         folder, address = self._subject, list[str]()
+
+        def write() -> None:
+            with contextlib.suppress(*(() if last else (Exception,))):
+                address.append(save(folder, self._to))
+
         with environment():
-            self._contained("dashboard", "the dashboard", lambda: address.append(save(folder, self._to)))
+            self._contained("dashboard", "the dashboard", write)
         return address[0] if address else None
 
     def _contained(self, run: str, what: str, write: Callable[[], None]) -> bool:
