@@ -35,11 +35,12 @@ def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_
     assert run.axes["eval/*"] == "tokens"
     assert len(run.history) == 5
     again = synced(store, run_id[:8], "--wandb", "offline")
-    assert again.stdout == "every finished run is there already (offline)\n", again.output
+    assert again.stdout == "every run that has ended is mirrored already (offline)\n", again.output
 
 
 def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr("andrea.tracking.mirror.Mirror.close", lambda mirror, *_: told.append(mirror._to))
     monkeypatch.setattr("andrea.cli.train.follow", lambda *_: {"outcome": "completed"})
     monkeypatch.setattr("andrea.cli.train.prepare", lambda *_: (None, "ab" * 32, {}, None))
@@ -65,7 +66,7 @@ def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypa
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline", "--wandb-project", "mine").stdout
-    assert "there already" in synced(store, "norm-placement", "--wandb", "offline").stdout
+    assert "mirrored already" in synced(store, "norm-placement", "--wandb", "offline").stdout
     told = json.loads(synced(store, "norm-placement", "--online", "--dry-run", "--json").stdout)
     assert (told["project"], len(told["runs"])) == ("mine", 1)
     monkeypatch.setenv("WANDB_PROJECT", "other")
@@ -79,7 +80,7 @@ def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with
         claim.fail(claim.attempt({"config": {"seed": 1}}, {}), "out of memory")
     told = synced(store, run_id[:8], "--wandb", "offline", "--dry-run")
     assert told.stdout.startswith("1 run would be written (offline)"), told.output
-    assert synced(store, run_id[:8], "--wandb", "offline").stdout == "1 run written (offline)\n"
+    assert synced(store, run_id[:8], "--wandb", "offline").stdout == "1 run written; 1 run without a result (offline)\n"
     [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
     assert (run.exit_code, run.summary["reason"]) == (1, "out of memory")
 
@@ -107,6 +108,9 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -
     assert (answer["workspace"]["displayName"], answer["workspace"]["entity"]) == (folder.path.name, "team")
     text = synced(store, "norm-placement", "--wandb", "offline", "--dry-run").stdout
     assert text.startswith("12 runs would be written (offline) to project andrea\n")
+    assert "panels" not in text
+    text = synced(store, "norm-placement", "--online", "--wandb-entity", "team", "--dry-run").stdout
+    assert text.startswith("12 runs would be written (online) to project team/andrea at https://api.wandb.ai\n")
     assert "Verdicts (2 panels)" in text
     assert sorted(store.root.rglob("*")) == before
 
@@ -133,7 +137,7 @@ def test_a_dry_run_counts_what_the_sync_then_writes(store: RunStore) -> None:
         ("", "", False),
     ],
 )
-def test_doctor_finds_a_key_where_wandb_does(
+def test_a_key_is_found_where_wandb_finds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, netrc: str, server: str, found: bool
 ) -> None:
     for variable in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
@@ -147,8 +151,33 @@ def test_doctor_finds_a_key_where_wandb_does(
     assert (read_netrc_auth(host=server or "https://api.wandb.ai") is not None) == found
     [row] = doctor._wandb()
     assert row["state"] == ("ok" if found else "note")
+    (tmp_path / ".netrc").unlink()
+    (tmp_path / "settings").write_text(f"[default]\napi_key = {'k' * 40}\n")
+    assert doctor._wandb()[0]["state"] == "ok"
+    (tmp_path / "settings").unlink()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert doctor._wandb()[0]["state"] == "ok"
+
+
+def test_without_a_key_it_is_said_before_anything_is_trained_or_sent(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:8080")
+    told = "no key found for http://localhost:8080: `wandb login`, or set WANDB_API_KEY"
+    folder = judged_study(store)
+    lines: list[str] = []
+    Mirror(folder, store, Destination("online"), warn=lines.append)
+    assert lines == [
+        f"W&B: {told}; mirroring offline, publish later with "
+        f"`andrea sync {folder.path.name} --wandb online --runs {store.root}`"
+    ]
+    result = synced(store, "norm-placement", "--online")
+    assert (result.exit_code, result.stderr) == (2, f"andrea: W&B: {told}\n")
+    assert f"note: W&B: {told}\n" in synced(store, "norm-placement", "--online", "--dry-run").stderr
+    asked = ["ablate", "norm-placement", "--wandb", "online", "--dry-run", "--runs", str(store.root)]
+    assert f"note: W&B: {told}\n" in CliRunner().invoke(app, asked, prog_name="andrea").output
 
 
 @pytest.mark.slow
@@ -175,7 +204,8 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
     [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
     assert study.artifacts[f"{folder.path.name}-best"] == ["checkpoint", "config.json"]
     assert study.summary["best_run"] == best["run_id"][:12]
-    assert "there already" in synced(store, "norm-placement", "--wandb", "offline").stdout, "attached once is attached"
+    again = synced(store, "norm-placement", "--wandb", "offline")
+    assert "mirrored already" in again.stdout, "attached once is attached"
 
 
 @pytest.mark.parametrize(

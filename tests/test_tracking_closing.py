@@ -76,10 +76,11 @@ def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(begin: Begin, m
     assert len(lines) == 2
 
 
-def test_ctrl_c_where_it_is_offered_ends_the_mirror_and_not_the_command(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("say_s", "told"), [(5.0, "W&B: the rest is left to"), (0.1, "W&B: writing what is left of")])
+def test_ctrl_c_when_only_w_b_is_left_ends_the_mirror_and_not_the_command(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, say_s: float, told: str
 ) -> None:
-    monkeypatch.setattr(mirrors, "SAY_S", 0.1)
+    monkeypatch.setattr(mirrors, "SAY_S", say_s)
     mirror, _, lines = begin(SILENT)
     mirror.started({})
     assert mirror._process is not None
@@ -88,7 +89,9 @@ def test_ctrl_c_where_it_is_offered_ends_the_mirror_and_not_the_command(
     timer.start()
     mirror.close()
     wait_until_gone([str(pid)])
-    assert len(lines) == 1
+    [line] = lines
+    assert line.startswith(told)
+    assert "`andrea sync norm-placement-" in line
 
 
 def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Begin) -> None:

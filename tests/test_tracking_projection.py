@@ -8,7 +8,7 @@ from tracking_study import curve, diverging_curve, finished, make_study, plan, t
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.tracking.mirror import resolve_destination, resolve_mode
+from andrea.tracking.asked import resolve_destination, resolve_mode
 from andrea.tracking.projection import project_run
 from andrea.tracking.verdicts import project_study
 

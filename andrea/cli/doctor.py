@@ -101,15 +101,18 @@ def _runs_folder(runs: Path) -> list[dict[str, str]]:
 
 def _wandb() -> list[dict[str, str]]:
     from andrea.errors import UserError
-    from andrea.tracking.mirror import resolve_destination, resolve_mode
-    from andrea.tracking.subject import has_key
+    from andrea.tracking.asked import resolve_destination, resolve_mode
+    from andrea.tracking.subject import missing_key, server
 
     try:
         mode = resolve_mode(None)
-        where = "" if mode == "off" else f", project {resolve_destination(mode).project}"
-        if mode == "online" and not has_key():
-            return [_row("note", "W&B mode", f"{mode}{where}; no key found: `wandb login`, or set WANDB_API_KEY")]
-        return [_row("ok", "W&B mode", f"{mode}{where}")]
+        if mode == "off":
+            return [_row("ok", "W&B mode", mode)]
+        to = resolve_destination(mode)
+        project = "/".join(filter(None, [to.entity, to.project]))
+        found = f"{mode}, project {project}" + (f" at {server()}" if mode == "online" else "")
+        trouble = missing_key(mode)
+        return [_row("note", "W&B mode", f"{found}; {trouble}") if trouble else _row("ok", "W&B mode", found)]
     except UserError as error:
         return [_row("missing", "W&B mode", error)]
 

@@ -31,7 +31,7 @@ def asked(wandb: str | None, project: str | None, entity: str | None, tags: str 
     Raises:
         UserError: a mode that nobody knows, of `--wandb` or WANDB_MODE, or no name for a project.
     """
-    from andrea.tracking.mirror import resolve_destination, resolve_mode
+    from andrea.tracking.asked import resolve_destination, resolve_mode
 
     mode = resolve_mode(wandb)
     if mode != "off":
@@ -58,7 +58,8 @@ def _started(subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Cal
     if to.mode == "off":
         return None
     try:
-        from andrea.tracking.mirror import Mirror, resolve_destination
+        from andrea.tracking.asked import resolve_destination
+        from andrea.tracking.mirror import Mirror
 
         place = resolve_destination(to.mode, to.project, to.entity, to.tags, subject)
         return Mirror(subject, store, place, warn=warn)

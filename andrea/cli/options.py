@@ -82,13 +82,17 @@ WandbProject = Annotated[
 WandbEntity = Annotated[
     str | None,
     typer.Option(
-        "--wandb-entity", metavar="NAME", help="W&B user or team; default: WANDB_ENTITY, else the account's own."
+        "--wandb-entity",
+        metavar="NAME",
+        help="W&B user or team; default: WANDB_ENTITY, else that of the study's last mirror, else the account's own.",
     ),
 ]
 WandbTags = Annotated[
     str | None,
     typer.Option(
-        "--wandb-tags", metavar="LIST", help="Further tags of every W&B run, with commas; default: WANDB_TAGS."
+        "--wandb-tags",
+        metavar="LIST",
+        help="Further tags of every W&B run, with commas; default: WANDB_TAGS, else those of the study's last mirror.",
     ),
 ]
 Controls = Annotated[

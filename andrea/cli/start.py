@@ -161,6 +161,7 @@ def start(asked: "Request", how: How) -> dict[str, Any]:
     from andrea.study.controller import run_study
     from andrea.study.executors import make_executor
     from andrea.study.freeze import freeze, plan
+    from andrea.tracking.subject import missing_key
 
     with starting(how.runs) as store:
         planned = plan(asked, store, how.say)
@@ -169,6 +170,8 @@ def start(asked: "Request", how: How) -> dict[str, Any]:
         earlier = _earlier(store, planned)
         how.say(as_text(planned, slots))
         if how.dry_run:
+            if trouble := missing_key(how.wandb.mode):
+                how.say(f"note: {trouble}")
             return as_json(planned, slots)
         folder = freeze(planned, store)
     if earlier is not None:

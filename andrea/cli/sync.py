@@ -60,10 +60,10 @@ def sync(
     debug: Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
-    from andrea.analysis.text import plural
     from andrea.cli.output import print_json
-    from andrea.tracking.mirror import resolve_destination, resolve_mode
+    from andrea.tracking.asked import resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as mirrored
+    from andrea.tracking.subject import missing_key
 
     if online and wandb == "offline":
         raise UserError("--online and --wandb offline say different things; give one of them")
@@ -73,6 +73,8 @@ def sync(
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
     to = resolve_destination(mode, project, entity, tags, subject)
     if dry_run:
+        if trouble := missing_key(mode):
+            print(f"note: {trouble}", file=sys.stderr)
         answer = _planned(store, subject, to, checkpoint)
         print_json(answer) if as_json else typer.echo(_as_text(answer))
         return
@@ -81,8 +83,15 @@ def sync(
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
-        said = f"{plural(written, 'run')} written" if written else "every finished run is there already"
-        typer.echo(f"{said} ({mode})")
+        typer.echo(f"{_done(store, subject, written)} ({mode})")
+
+
+def _done(store: "RunStore", subject: "Subject", written: int) -> str:
+    from andrea.analysis.text import plural
+
+    open_runs = sum(store.result(run["run_id"]) is None for run in subject.runs())
+    said = f"{plural(written, 'run')} written" if written else "every run that has ended is mirrored already"
+    return f"{said}; {plural(open_runs, 'run')} without a result" if open_runs else said
 
 
 def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
@@ -140,10 +149,12 @@ def _planned(store: "RunStore", subject: "Subject", to: "Destination", checkpoin
 
 def _as_text(answer: dict[str, Any]) -> str:
     from andrea.analysis.text import plural
+    from andrea.tracking.subject import server
 
-    written = plural(len(answer["runs"]), "run")
-    lines = [f"{written} would be written ({answer['mode']}) to project {answer['project']}"]
-    if "workspace" in answer:
+    written, online = plural(len(answer["runs"]), "run"), answer["mode"] == "online"
+    project = "/".join(filter(None, [answer["entity"], answer["project"]]))
+    lines = [f"{written} would be written ({answer['mode']}) to project {project}" + f" at {server()}" * online]
+    if "workspace" in answer and online:
         sections = answer["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
         told = ", ".join(f"{section['name']} ({plural(len(section['panels']), 'panel')})" for section in sections)
         lines.append(f"dashboard {answer['workspace']['displayName']}: {told}")

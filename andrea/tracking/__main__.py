@@ -6,6 +6,7 @@ the next mirror clears away what it left.
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ AFTER_S = 10.0
 """How long a run is trained before W&B shows it: what ends sooner is written at its end."""
 EVERY_S = 10.0
 """How long W&B waits for what such a run records, which wandb's service then sends within fifteen seconds."""
+AGAIN_S = 60.0
+"""After how long the dashboard's address is worth saying again."""
 LOOKING = 0.01
 """Of the time, what looking at the runs that are being trained may take: their records are many in the end."""
 
@@ -88,17 +91,22 @@ def main(order: str) -> None:
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
             warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
-            _until_closed(orders, writer, subject, store)
+            said = _until_closed(orders, writer, subject, store)
             writer.write_study()
-            _dashboard(writer)
+            address = writer.write_dashboard()
+            if address and time.monotonic() - said > AGAIN_S:
+                _say(f"W&B dashboard: {address}")
             writer.end()
     except UserError as error:
         _say(f"W&B: {error}")
 
 
-def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> None:
-    """Write runs that have ended at once, and what others have recorded now and then, until everything is written."""
-    allowance, next_look, shown = Allowance(), 0.0, 0
+def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> float:
+    """Write runs that have ended at once, and what others have recorded now and then, until everything is written.
+
+    Returns when the dashboard's address was said, by the monotonic clock: when there was a run to look at.
+    """
+    allowance, next_look, shown, said = Allowance(), 0.0, 0, -math.inf
 
     def give_way() -> None:
         allowance.wait(orders.closing.wait, orders.closing.is_set)
@@ -111,21 +119,16 @@ def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: Ru
             orders.ended.clear()
             writer.write_pending(failed=closing, before_each=give_way)
         if closing:
-            return
+            return said
         long = orders.trained_for(AFTER_S, store)
         if long and time.monotonic() >= next_look:
             before, used = shown, time.process_time()
             shown = writer.follow([run for run in subject.runs() if run["run_id"] in long], give_way)
             took = time.process_time() - used if shown == before else 0.0  # to open a run is more than to look at it
-            if shown > before == 0:
-                _dashboard(writer, last=False)
+            if shown > before == 0 and (address := writer.write_dashboard(last=False)):
+                _say(f"W&B dashboard: {address}")
+                said = time.monotonic()
             next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
-
-
-def _dashboard(writer: "Writer", *, last: bool = True) -> None:
-    address = writer.write_dashboard(last=last)
-    if address:
-        _say(f"W&B dashboard: {address}")
 
 
 if __name__ == "__main__":

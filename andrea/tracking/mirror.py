@@ -11,77 +11,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from andrea.analysis.text import plural
-from andrea.errors import StudyError, UserError, nearest
+from andrea.errors import StudyError, UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, last_written, pending, remembered, scratch
-from andrea.tracking.subject import Destination, SingleRun, Subject, WandbMode, sync_command, wandb_folder
+from andrea.tracking.ledger import alone, last_written, pending, scratch
+from andrea.tracking.subject import (
+    Destination,
+    SingleRun,
+    Subject,
+    missing_key,
+    sync_command,
+    wandb_folder,
+)
 from andrea.tracking.verdicts import is_judged
 
-MODES: tuple[Literal["off", "offline", "online"], ...] = ("off", "offline", "online")
-LONGEST_PROJECT, NOT_IN_PROJECTS = 128, "/\\#?%:"
-"""What wandb takes for a project's name."""
 ENDED = "W&B mirror: its process has ended"
 CLOSE_WAIT_S = 60.0
 """How long the mirror may take, once training has ended, without having written a run."""
-SAY_S = 15.0
+SAY_S = 5.0
 """How long nothing is said of it."""
 LISTEN_S = 0.25
 PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
-
-
-def resolve_mode(option: str | None) -> Literal["off", "offline", "online"]:
-    """`--wandb` where it is given, else WANDB_MODE, else offline.
-
-    Raises:
-        UserError: neither andrea nor wandb knows the mode.
-    """
-    asked, where = (option, "--wandb") if option is not None else (os.environ.get("WANDB_MODE", ""), "WANDB_MODE")
-    synonyms = {"": "offline", "disabled": "off", "dryrun": "offline", "run": "online"}
-    mode = synonyms.get(asked.lower(), asked.lower())
-    for known in MODES:
-        if mode == known:
-            return known
-    raise UserError(f"{where}: unknown mode {asked!r}; {nearest(mode, MODES)}")
-
-
-def resolve_destination(
-    mode: WandbMode,
-    project: str | None = None,
-    entity: str | None = None,
-    tags: str | None = None,
-    subject: Subject | None = None,
-) -> Destination:
-    """Where to mirror to: as asked, else what WANDB_PROJECT, WANDB_ENTITY and WANDB_TAGS say, else where this study was
-    mirrored before, else `andrea`.
-
-    Args:
-        tags: with commas between them.
-
-    Raises:
-        UserError: a name that W&B takes for no project.
-    """
-    before = {} if subject is None else remembered(subject)
-    own = tags if tags is not None else os.environ.get("WANDB_TAGS")
-    told = before.get("tags", []) if own is None else [tag.strip() for tag in own.split(",")]
-    named = project or os.environ.get("WANDB_PROJECT") or before.get("project") or "andrea"
-    if len(named) > LONGEST_PROJECT or set(named) & set(NOT_IN_PROJECTS):
-        raise UserError(
-            f"W&B project {named!r}: use up to {LONGEST_PROJECT} characters other than {' '.join(NOT_IN_PROJECTS)}"
-        )
-    return Destination(
-        mode,
-        named,
-        entity or os.environ.get("WANDB_ENTITY") or before.get("entity") or "",
-        tuple(filter(None, told)),
-    )
 
 
 def sync(
@@ -103,11 +60,13 @@ def sync(
         The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
-        UserError: a mirror is at this study now.
+        UserError: a mirror is at this study now, or there is no key for the server.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
     """
     from andrea.tracking.writer import Writer
 
+    if trouble := missing_key(to.mode):
+        raise UserError(trouble)
     say = progress or (lambda line: print(line, file=sys.stderr))
     with alone(subject, wait_s=5.0), scratch(subject):
         writer = Writer(subject, store, to, say, background=False)
@@ -142,11 +101,20 @@ class Mirror:
     def __init__(
         self, subject: Subject, store: RunStore, to: Destination, warn: Callable[[str], None] | None = None
     ) -> None:
-        self._subject, self._store, self._to = subject, store, to
+        self._subject, self._store = subject, store
         self._warn = warn or (lambda line: print(line, file=sys.stderr))
+        self._to = self._reachable(to)
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = self._told = False
         self._unread = b""
+
+    def _reachable(self, to: Destination) -> Destination:
+        """Files instead of a server that will ask for a key."""
+        if trouble := missing_key(to.mode):
+            later = sync_command(self._subject, "online")
+            self._warn(f"{trouble}; mirroring offline, publish later with `{later}`")
+            return replace(to, mode="offline")
+        return to
 
     def planned(self, runs: Sequence[Mapping[str, Any]]) -> None:
         """Nothing to mirror: W&B sees runs that have begun."""
@@ -282,24 +250,27 @@ class Mirror:
         self._end()
 
     def _rest(self, process: "subprocess.Popen[bytes]") -> int:
-        """The exit status of a process that writes what is left, 0 where the user would not wait for it.
+        """The exit status of a process that writes what is left, 0 where the user would not wait for it: nothing but
+        W&B is left to do.
 
         Raises:
             subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._wait(process, SAY_S)
-        later = sync_command(self._subject, self._to.mode)
-        self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
+        later, wait_s = sync_command(self._subject, self._to.mode), SAY_S
         while True:
             written = last_written(self._subject)
             try:
-                return self._wait(process, CLOSE_WAIT_S)
+                return self._wait(process, wait_s)
             except KeyboardInterrupt:
+                if wait_s == SAY_S:
+                    self._warn(f"W&B: the rest is left to `{later}`")
                 return 0
             except subprocess.TimeoutExpired:
-                if last_written(self._subject) == written:
+                if wait_s == SAY_S:
+                    self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
+                elif last_written(self._subject) == written:
                     raise
+            wait_s = CLOSE_WAIT_S
 
     def _wait(self, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
         """The exit status of a process that is listened to meanwhile.

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import wandb
 
+from andrea.tracking.subject import server
+
 LOST = (
     *("filestream: fatal error", "file transfer: upload: failed", "sender: failed to log artifact"),
     *("runfiles: ", "runupserter: failed"),
@@ -25,7 +27,9 @@ def why(error: wandb.errors.Error) -> str:
         return f"W&B refused ({said})"
     if isinstance(error, wandb.errors.CommError) and said == "<no message>":
         return "W&B refused to open a run: may this account write to this entity and project?"
-    return f"W&B cannot be reached ({said})"
+    if isinstance(error, (wandb.errors.UsageError, wandb.errors.AuthenticationError)):
+        return f"W&B was not asked ({said})"
+    return f"W&B cannot be reached at {server()} ({said})"
 
 
 def refusal(error: ValueError) -> str:

@@ -77,31 +77,46 @@ class Destination:
     @property
     def where(self) -> str:
         """Names the place: a run that is on one server, or in one project, is not in another."""
-        server = _server() if self.mode == "online" else "files"
+        server = _named_server() if self.mode == "online" else "files"
         return "/".join([server, self.entity, self.project])
 
 
-def _server() -> str:
-    """The server as WANDB_BASE_URL or `wandb login --host` names it; empty for W&B's own. Read without wandb."""
-    named = os.environ.get("WANDB_BASE_URL", "")
-    if not named:
-        settings = configparser.ConfigParser(interpolation=None)
-        with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-            settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser())
-            named = settings.get("default", "base_url", fallback="")
-    return named.rstrip("/")
+def server() -> str:
+    """The address of the server that wandb will ask."""
+    return _named_server() or "https://api.wandb.ai"
 
 
-def has_key() -> bool:
-    """Whether wandb finds a key for the server where it looks for one, told without wandb. It may be a wrong one."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urlsplit(_server() or "https://api.wandb.ai").netloc
-    places = [Path(os.environ["NETRC"])] if "NETRC" in os.environ else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    for path in places:
+def _named_server() -> str:
+    """The server as WANDB_BASE_URL or `wandb login --host` names it; empty for W&B's own."""
+    return (os.environ.get("WANDB_BASE_URL") or _setting("base_url")).rstrip("/")
+
+
+def _setting(key: str) -> str:
+    """What wandb's settings of this user say, read without wandb; empty where they say nothing."""
+    settings = configparser.ConfigParser(interpolation=None)
+    with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
+        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser())
+        return settings.get("default", key, fallback="")
+    return ""
+
+
+def missing_key(mode: str) -> str | None:
+    """What to say where wandb will find no key for its server; None where it finds one, which may be wrong, or needs
+    none. Told without wandb, from where it looks: environment, netrc, settings."""
+    if mode != "online" or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return None
+    if _setting("api_key") or _netrc_key(urlsplit(server()).netloc):
+        return None
+    return f"W&B: no key found for {server()}: `wandb login`, or set WANDB_API_KEY"
+
+
+def _netrc_key(host: str) -> str:
+    named = os.environ.get("NETRC")
+    for path in [named] if named else ["~/.netrc", "~/_netrc"]:
         with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
-            return bool((netrc.netrc(path).authenticators(host) or ("", "", ""))[2])
-    return False
+            _, _, key = netrc.netrc(Path(path).expanduser()).authenticators(host) or ("", "", "")
+            return key or ""
+    return ""
 
 
 def wandb_folder(subject: Subject) -> Path:

@@ -77,7 +77,8 @@ class Writer:
         """
         written = 0
         with environment():
-            for planned in ledger.pending(self._subject, self._store, self._to, failed=failed):
+            waiting = ledger.pending(self._subject, self._store, self._to, failed=failed)
+            for planned in waiting:
                 run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
                 if run in self.failed:
                     continue
@@ -85,7 +86,7 @@ class Writer:
                 if self._contained(run, name, partial(self._write_run, planned)):
                     written += 1
                     if progress:
-                        progress(f"W&B {self._to.mode}: {name} ({written})")
+                        progress(f"W&B {self._to.mode}: {name} ({written}/{len(waiting)})")
         return written
 
     def follow(self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None) -> int:
