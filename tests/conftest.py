@@ -6,11 +6,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from andrea.store.runs import RunStore
+
+if TYPE_CHECKING:
+    from wandb_server import WandbServer
 
 # Before anything imports torch or numpy: tests share few cores, and 1 and 2 threads give other bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,6 +46,28 @@ def _no_wandb_account(monkeypatch: pytest.MonkeyPatch, _wandb_home: Path) -> Non
     monkeypatch.setenv("NETRC", str(_wandb_home / "netrc"))
     for name in ("WANDB_DIR", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(_wandb_home))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator["WandbServer"]:
+    """A server that wandb takes for its own. It is sent rows every fifteen seconds."""
+    from wandb_server import WandbServer
+
+    with WandbServer() as running:
+        monkeypatch.setenv("WANDB_BASE_URL", running.url)
+        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+        yield running
+        from andrea.tracking.service import abandon_service
+
+        abandon_service()  # of a test that failed, which would serve the next one
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mirrors that show a run as soon as it is trained."""
+    from wandb_live import hurry
+
+    hurry(monkeypatch)
 
 
 @pytest.fixture

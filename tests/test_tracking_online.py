@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,6 @@ from andrea.tracking.writer import Writer, end_service
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online", tags=("paper",))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    """A server that wandb takes for its own."""
-    with WandbServer() as running:
-        monkeypatch.setenv("WANDB_BASE_URL", running.url)
-        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-        yield running
 
 
 def mirrored(folder: StudyFolder, store: RunStore) -> list[str]:

@@ -32,6 +32,8 @@ class WandbServer:
         """Told each request; returns a status to answer with instead, 0 to drop the connection; may sleep."""
         self.torn_after: int | None = None
         """Keep so many rows of a request and answer 500, as a server does that dies in the middle."""
+        self.stopped = False
+        """Whether somebody pressed *Stop run*, of every run."""
         self.deleted: set[str] = set()
         """Runs that somebody deleted: W&B does not give their ids again."""
         self._made: dict[str, dict[str, Any]] = {}
@@ -109,7 +111,7 @@ class WandbServer:
                 run.summary = content[-1]
         if sent.get("complete"):
             run.state = "finished" if sent.get("exitcode") == 0 else "failed"
-        return {"exitcode": None, "limits": {}}
+        return {"exitcode": None, "limits": {}, "stopped": self.stopped}
 
     def _graphql(self, name: str, v: dict[str, Any], query: str) -> dict[str, Any]:
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {

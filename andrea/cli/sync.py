@@ -88,10 +88,15 @@ def sync(
 
 def _done(store: "RunStore", subject: "Subject", written: int) -> str:
     from andrea.analysis.text import plural
+    from andrea.tracking.ledger import left_open
 
-    open_runs = sum(store.result(run["run_id"]) is None for run in subject.runs())
-    said = f"{plural(written, 'run')} written" if written else "every run that has ended is mirrored already"
-    return f"{said}; {plural(open_runs, 'run')} without a result" if open_runs else said
+    open_runs, begun = sum(store.result(run["run_id"]) is None for run in subject.runs()), left_open(subject, store)
+    said = [f"{plural(written, 'run')} written" if written else "every run that has ended is mirrored already"]
+    if open_runs:
+        said.append(f"{plural(open_runs, 'run')} without a result")
+    if begun:
+        said.append(f"{plural(begun, 'run')} begun in W&B, completed by --online")
+    return "; ".join(said)
 
 
 def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:

@@ -1,7 +1,7 @@
 """Study folders: what was asked, what was planned, what came out.
 
 studies/<name>-<digest>/
-  study.json      kind, name, digest, created
+  study.json      kind, name, digest, key (of name and digest), created
   protocol.yaml   the protocol as asked; its digest names the study
   resolved.json   what `auto` became, arms in full, data fingerprint; reread on a resume
   runs.jsonl      one line per run that belongs to the study

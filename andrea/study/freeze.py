@@ -311,5 +311,6 @@ def _write(plan: Plan, path: Path) -> None:
         "versions": env(device),
     }
     write_json(path / "resolved.json", resolved)
-    about = {"kind": plan.kind, "name": plan.name, "digest": plan.digest, "created": now.isoformat()}
+    key = digest({"name": plan.name, "digest": plan.digest})
+    about = {"kind": plan.kind, "name": plan.name, "digest": plan.digest, "key": key, "created": now.isoformat()}
     write_json(path / "study.json", about)

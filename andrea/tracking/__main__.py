@@ -1,8 +1,8 @@
 """The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is JSON.
 
-Lines on stdin: `train ID` (a run is being trained), `look` (one has finished), `close` (write the rest and end). Lines
-on stdout are for the user. The end of stdin means that the controller was killed: this process then ends at once, and
-the next mirror clears away what it left.
+Lines on stdin: `train ID` (a run is being trained), `fail ID` (its attempt failed), `look` (one has finished), `close`
+(write the rest and end). Lines on stdout are for the user. The end of stdin means that the controller was killed: this
+process then ends at once, and the next mirror clears away what it left.
 """
 
 import json
@@ -42,21 +42,25 @@ class _Orders(threading.Thread):
         super().__init__(daemon=True, name="orders")
         self.wake = threading.Event()
         self.ended = threading.Event()
-        """A run has."""
+        """A run has finished, or failed."""
+        self.failed = threading.Event()
         self.closing = threading.Event()
         self.training: dict[str, float] = {}
-        """Since when by the monotonic clock."""
+        """Ids of the runs that are being trained, and since when by the monotonic clock."""
 
     def run(self) -> None:
         for line in sys.stdin:
             order, _, run_id = line.strip().partition(" ")
             if order == "train":
                 self.training.setdefault(run_id, time.monotonic())
-            else:
-                self.ended.set()
+            if order == "fail":
+                self.training.pop(run_id, None)
+                self.failed.set()
             if order == "close":
                 self.closing.set()
                 step_forward()
+            if order != "train":
+                self.ended.set()
             self.wake.set()
         os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
 
@@ -64,7 +68,7 @@ class _Orders(threading.Thread):
         """Ids of the runs that have been trained for so long and have no result yet."""
         for run_id in list(self.training):
             if store.result(run_id) is not None:
-                del self.training[run_id]
+                self.training.pop(run_id, None)
         return {run_id for run_id, since in list(self.training.items()) if time.monotonic() - since >= seconds}
 
 
@@ -90,45 +94,61 @@ def main(order: str) -> None:
             from andrea.tracking.writer import Writer
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
-            warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
-            said = _until_closed(orders, writer, subject, store)
-            writer.write_study()
-            address = writer.write_dashboard()
-            if address and time.monotonic() - said > AGAIN_S:
-                _say(f"W&B dashboard: {address}")
+            try:
+                warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
+                _Mirroring(orders, writer, subject, store).until_closed()
+            except BaseException:
+                writer.abandon()  # left to itself wandb would tell that the runs that are open have failed
+                raise
             writer.end()
     except UserError as error:
         _say(f"W&B: {error}")
 
 
-def _until_closed(orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> float:
-    """Write runs that have ended at once, and what others have recorded now and then, until everything is written.
+class _Mirroring:
+    """What the main thread does: runs that have ended at once, what others record now and then, the study last."""
 
-    Returns when the dashboard's address was said, by the monotonic clock: when there was a run to look at.
-    """
-    allowance, next_look, shown, said = Allowance(), 0.0, 0, -math.inf
+    def __init__(self, orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> None:
+        self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
+        self._allowance = Allowance()
+        self._next_look = 0.0
+        self._said = -math.inf
+        """When the dashboard's address was said."""
 
-    def give_way() -> None:
-        allowance.wait(orders.closing.wait, orders.closing.is_set)
+    def until_closed(self) -> None:
+        """Return when everything is written."""
+        orders = self._orders
+        while True:
+            orders.wake.wait(EVERY_S if orders.training else None)
+            orders.wake.clear()
+            closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
+            if orders.ended.is_set():
+                orders.ended.clear()
+                failed = orders.failed.is_set()
+                orders.failed.clear()
+                self._writer.write_pending(failed=failed or closing, before_each=self._give_way)
+            if closing:
+                break
+            self._look()
+        self._writer.write_study()
+        address = self._writer.write_dashboard()
+        if address and time.monotonic() - self._said > AGAIN_S:
+            _say(f"W&B dashboard: {address}")
 
-    while True:
-        orders.wake.wait(EVERY_S if orders.training else None)
-        orders.wake.clear()
-        closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
-        if orders.ended.is_set():
-            orders.ended.clear()
-            writer.write_pending(failed=closing, before_each=give_way)
-        if closing:
-            return said
-        long = orders.trained_for(AFTER_S, store)
-        if long and time.monotonic() >= next_look:
-            before, used = shown, time.process_time()
-            shown = writer.follow([run for run in subject.runs() if run["run_id"] in long], give_way)
-            took = time.process_time() - used if shown == before else 0.0  # to open a run is more than to look at it
-            if shown > before == 0 and (address := writer.write_dashboard(last=False)):
-                _say(f"W&B dashboard: {address}")
-                said = time.monotonic()
-            next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
+    def _look(self) -> None:
+        long = self._orders.trained_for(AFTER_S, self._store)
+        if not long or time.monotonic() < self._next_look:
+            return
+        used = time.process_time()
+        opened = self._writer.follow([run for run in self._subject.runs() if run["run_id"] in long], self._give_way)
+        took = 0.0 if opened else time.process_time() - used  # to open a run is more than to look at it
+        if opened and self._said == -math.inf and (address := self._writer.write_dashboard(last=False)):
+            _say(f"W&B dashboard: {address}")
+            self._said = time.monotonic()
+        self._next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
+
+    def _give_way(self) -> None:
+        self._allowance.wait(self._orders.closing.wait, self._orders.closing.is_set)
 
 
 if __name__ == "__main__":

@@ -35,10 +35,18 @@ def pending(subject: Subject, store: RunStore, to: Destination, *, failed: bool 
     planned = {record["run_id"]: record for record in reversed(subject.runs())}
     found = []
     for run_id, record in reversed(planned.items()):
-        ended = stamp(store, run_id, failed=failed)
-        if ended is not None and not is_done(subject, known.get(wandb_id(subject, run_id)), to, ended):
+        ended, entry = stamp(store, run_id, failed=failed), known.get(wandb_id(subject, run_id))
+        sent = to.mode == "offline" and _has_rows(entry)
+        if ended is not None and not sent and not is_done(subject, entry, to, ended):
             found.append(record)
     return found
+
+
+def left_open(subject: Subject, store: RunStore) -> int:
+    """How many runs have ended that a server has the beginning of, and no end."""
+    known = {run for run, told in _entries(subject).items() if told["mode"] == "begun"}
+    ids = {planned["run_id"] for planned in subject.runs()} if known else set()
+    return sum(wandb_id(subject, run_id) in known and stamp(store, run_id) is not None for run_id in ids)
 
 
 def stamp(store: RunStore, run_id: str, *, failed: bool = True) -> str | None:
@@ -49,13 +57,23 @@ def stamp(store: RunStore, run_id: str, *, failed: bool = True) -> str | None:
     failure = store.failure(run_id) if failed else None
     if failure is None or store.lease(run_id) is not None:
         return None
-    return f"failed {failure.get('reason')}"
+    attempt = store.current(run_id)
+    return f"failed {failure.get('reason')} {attempt.suffix if attempt else ''}"
 
 
 def entry(subject: Subject, run: str) -> dict[str, Any] | None:
     """What the ledger says of a W&B run."""
     found: dict[str, Any] | None = _entries(subject).get(run)
     return found
+
+
+def has_rows(subject: Subject, run: str) -> bool:
+    """Whether a server has rows of the run, perhaps not all: an offline copy would be sent after them."""
+    return _has_rows(entry(subject, run))
+
+
+def _has_rows(entry: dict[str, Any] | None) -> bool:
+    return entry is not None and entry["mode"] in ("online", "begun")
 
 
 def record(subject: Subject, run: str, entry: dict[str, Any]) -> None:

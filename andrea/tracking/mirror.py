@@ -17,14 +17,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from andrea.analysis.text import plural
-from andrea.errors import StudyError, UserError
+from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, last_written, pending, scratch
+from andrea.tracking.ledger import alone, last_written, left_open, pending, scratch
 from andrea.tracking.subject import (
     Destination,
     SingleRun,
     Subject,
+    WandbMode,
     missing_key,
     sync_command,
     wandb_folder,
@@ -60,13 +61,11 @@ def sync(
         The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
-        UserError: a mirror is at this study now, or there is no key for the server.
+        UserError: a mirror is at this study now.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
     """
     from andrea.tracking.writer import Writer
 
-    if trouble := missing_key(to.mode):
-        raise UserError(trouble)
     say = progress or (lambda line: print(line, file=sys.stderr))
     with alone(subject, wait_s=5.0), scratch(subject):
         writer = Writer(subject, store, to, say, background=False)
@@ -95,7 +94,7 @@ class Mirror:
     Nothing it does waits for W&B but `close`. No fault of its own reaches the controller: each is one line to `warn`.
 
     Args:
-        warn: told what the user must know; prints to stderr by default. Called in the controller's thread.
+        warn: told what the user must know; prints to stderr by default. Called by the thread that observes.
     """
 
     def __init__(
@@ -103,6 +102,7 @@ class Mirror:
     ) -> None:
         self._subject, self._store = subject, store
         self._warn = warn or (lambda line: print(line, file=sys.stderr))
+        self._wanted: WandbMode | None = to.mode
         self._to = self._reachable(to)
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = self._told = False
@@ -122,7 +122,7 @@ class Mirror:
     def started(self, run: Mapping[str, Any]) -> None:
         """Start the mirror's process with the first run: it imports wandb while the workers import torch. Online it
         shows what is being trained."""
-        self._contained(lambda: self._began(run))
+        self._contained(lambda: self._say_of(run, "train"))
 
     def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """The mirror's process follows the store by itself."""
@@ -135,7 +135,8 @@ class Mirror:
             self._contained(lambda: self._relay(process))
 
     def failed(self, run: Mapping[str, Any], reason: str) -> None:
-        """A failed attempt is no result; the run is mirrored when it has one."""
+        """Online a run that is shown says so, until it goes on; else it is mirrored when it has a result."""
+        self._contained(lambda: self._say_of(run, "fail"))
 
     def phase(self, name: str, note: str = "") -> None:
         """Nothing to mirror."""
@@ -155,6 +156,7 @@ class Mirror:
             wait_s: at most so many seconds; by default as long as runs are being written.
         """
         self._contained(lambda: self._close(wait_s))
+        self._contained(self._remind)
 
     def __enter__(self) -> Self:
         return self
@@ -171,10 +173,12 @@ class Mirror:
         except Exception as error:
             self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
 
-    def _began(self, run: Mapping[str, Any]) -> None:
+    def _say_of(self, run: Mapping[str, Any], what: str) -> None:
         self._begin()
-        if self._process is not None and self._to.mode == "online" and "run_id" in run:
-            self._order(f"train {run['run_id']}\n".encode())
+        if self._process is not None and self._process.poll() is not None:
+            self._give_up(ENDED)
+        elif self._process is not None and self._to.mode == "online":
+            self._order(f"{what} {run['run_id']}\n".encode())
 
     def _begin(self) -> None:
         if not self._ended and self._process is None:
@@ -197,7 +201,7 @@ class Mirror:
 
     def _order(self, order: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BlockingIOError):  # thousands of unread orders wait there already: one is enough
+        with contextlib.suppress(BlockingIOError):  # a thousand unread orders wait there: it looks at all runs then
             os.write(self._process.stdin.fileno(), order)
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -229,7 +233,8 @@ class Mirror:
             self._warn(line.decode(errors="replace"))
 
     def _close(self, wait_s: float | None) -> None:
-        if self._ended or not (self._told or self._anything()):
+        nothing_begun = wait_s is not None and self._process is None  # nobody waits for a process to start
+        if self._ended or nothing_begun or not (self._told or self._anything()):
             self._end()
             return
         if self._process is not None and self._process.poll() is not None:
@@ -256,21 +261,21 @@ class Mirror:
         Raises:
             subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
         """
-        later, wait_s = sync_command(self._subject, self._to.mode), SAY_S
+        later, offered = sync_command(self._subject, self._to.mode), False
         while True:
             written = last_written(self._subject)
             try:
-                return self._wait(process, wait_s)
+                return self._wait(process, CLOSE_WAIT_S if offered else SAY_S)
             except KeyboardInterrupt:
-                if wait_s == SAY_S:
+                if not offered:
                     self._warn(f"W&B: the rest is left to `{later}`")
                 return 0
             except subprocess.TimeoutExpired:
-                if wait_s == SAY_S:
-                    self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
-                elif last_written(self._subject) == written:
+                if offered and last_written(self._subject) == written:
                     raise
-            wait_s = CLOSE_WAIT_S
+            if not offered:
+                self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
+                offered = True
 
     def _wait(self, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
         """The exit status of a process that is listened to meanwhile.
@@ -286,6 +291,13 @@ class Mirror:
                 if time.monotonic() >= deadline:
                     raise subprocess.TimeoutExpired(still.cmd, wait_s) from None
             self._relay(process)
+
+    def _remind(self) -> None:
+        """Runs that were shown online and have ended offline get no copy, and would stay without an end."""
+        wanted, self._wanted = self._wanted, None
+        if wanted == "offline" and (count := left_open(self._subject, self._store)):
+            later = sync_command(self._subject, "online")
+            self._warn(f"W&B: {plural(count, 'run')} begun online and ended offline; complete with `{later}`")
 
     def _anything(self) -> bool:
         """Whether a process is worth starting, told without computing what the study's own run would say."""

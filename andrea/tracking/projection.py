@@ -25,7 +25,7 @@ LONGEST_TAG = 64
 
 @dataclass(frozen=True)
 class Projection:
-    """One W&B run: what is written, whole, when the run has a result."""
+    """One W&B run."""
 
     id: str
     name: str
@@ -44,8 +44,8 @@ class Projection:
 def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()) -> Projection:
     """The projection of one run: as it ended, or as far as it has come.
 
-    Without a result the last row is left out, which may lack what is recorded next. The rows that are told are those
-    of the whole run: an attempt that goes on from a checkpoint records the same ones anew.
+    Without a result the last row is left out, which may lack what is recorded next. An attempt that goes on from a
+    checkpoint records the rows after it anew: the same ones on a CPU, as good as the same on a GPU.
 
     Args:
         planned: the run's line in the study's runs.jsonl.
@@ -55,7 +55,7 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
     result = store.result(run_id)
     metrics = store.metrics(run_id)
     ended = result or _unfinished(store, run_id)
-    history = _history(metrics, ended)
+    history = _history(metrics, ended) if ended.get("eval_part") or result else []
     return Projection(
         id=wandb_id(subject, run_id),
         name=_name(planned),
@@ -70,7 +70,11 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
 
 
 def _unfinished(store: RunStore, run_id: str) -> dict[str, Any]:
-    """What stands in for the result of a run whose last attempt failed, or that is being trained."""
+    """What stands in for the result of a run whose last attempt failed, or that is being trained.
+
+    Where its config cannot be read at the moment (an attempt takes the place of another), nobody knows the part of the
+    text that its losses are of.
+    """
     config = (store.config(run_id) or {}).get("config") or {}
     failure = store.failure(run_id)
     ended = {"outcome": "failed", "reason": failure.get("reason")} if failure else {}

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import wandb
@@ -35,12 +35,16 @@ def end_service() -> None:
     _teardown(0)
 
 
-def abandon_service() -> None:
+def abandon_service(open_runs: Iterable[wandb.Run] = ()) -> None:
     """End it at once: what it has not sent is lost, and W&B is told no end of the runs that are open.
 
     Ended well it would tell that they finished. Where the system does not tell which processes are its children (not
     on Linux), they are told to have failed.
     """
+    for run in open_runs:
+        # The thread in which a run asks the service for the state of the network would fail with a traceback later.
+        if checker := getattr(run, "_run_status_checker", None):
+            checker.stop()
     mine = b"\0--pid\0%d" % os.getpid()
     for child in children():
         with contextlib.suppress(OSError):
@@ -63,6 +67,10 @@ def seconds(variable: str, default: float) -> float:
         return default
 
 
+def _stop_nothing() -> None:
+    """Whoever presses *Stop run* in W&B would otherwise stop the mirror, by Ctrl-C, and not the training."""
+
+
 def settings(mode: WandbMode) -> wandb.Settings:
     """What a run is opened with."""
     online = mode == "online"
@@ -79,6 +87,7 @@ def settings(mode: WandbMode) -> wandb.Settings:
         x_disable_machine_info=True,
         x_save_requirements=False,
         x_transaction_log_flush_interval=1.0,
+        stop_fn=_stop_nothing,
         x_skip_transaction_log=online,  # the store is the copy; one of wandb's could be sent twice
     )
 

@@ -24,7 +24,7 @@ class Subject(Protocol):
 
     @property
     def about(self) -> dict[str, Any]:
-        """`kind`, `name`, `digest`."""
+        """`kind`, `name`, `digest`, `key`."""
 
     def protocol(self) -> dict[str, Any]:
         """What was asked."""
@@ -126,8 +126,14 @@ def wandb_folder(subject: Subject) -> Path:
 
 def wandb_id(subject: Subject, run_id: str) -> str:
     """`run_id[:12]-study[:6]`: a run that two studies share appears once in each."""
-    study = str(subject.about.get("digest") or subject.path.name.rpartition("-")[2])
-    return f"{run_id[:12]}-{study[:6]}"
+    return f"{run_id[:12]}-{study_key(subject)[:6]}"
+
+
+def study_key(subject: Subject) -> str:
+    """What tells a study from others, also from one of the same protocol under another name; older ones have a digest
+    alone."""
+    about = subject.about
+    return str(about.get("key") or about.get("digest") or subject.path.name.rpartition("-")[2])
 
 
 def sync_command(subject: Subject, mode: WandbMode) -> str:

@@ -14,7 +14,7 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import ledger
 from andrea.tracking.projection import LAYER_METRICS, as_tags, short
-from andrea.tracking.subject import Destination
+from andrea.tracking.subject import Destination, study_key
 
 JOB_TYPE = "report"
 NUMBERS = ("mean", "low", "high", "level", "n", "p", "p_holm", "regret", "smallest_visible")
@@ -65,7 +65,7 @@ def is_judged(folder: StudyFolder) -> bool:
 
 def study_id(folder: StudyFolder) -> str:
     """The id of the study's own run in W&B."""
-    return f"study-{str(folder.about.get('digest') or folder.path.name.rpartition('-')[2])[:12]}"
+    return f"study-{study_key(folder)[:12]}"
 
 
 def project_study(

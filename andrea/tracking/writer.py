@@ -1,11 +1,11 @@
 """Writes runs with wandb, which only it, service, refusals and dashboards import: no controller, and no training."""
 
-import contextlib
 import errno
 import re
 import shutil
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
 from andrea.tracking.service import FINISH_TIMEOUT_S, abandon_service, end_service, environment, seconds, settings
 from andrea.tracking.subject import Destination, SingleRun, Subject, sync_command, wandb_folder, wandb_id
-from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, is_judged, pending_study, study_id
+from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, pending_study, study_id
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
@@ -34,6 +34,17 @@ class Unreachable(StudyError):
 
 class Misconfigured(StudyError):
     """wandb refuses what a WANDB_ variable says: no run can be written, online or offline."""
+
+
+@dataclass
+class _Open:
+    """A W&B run that has begun and not ended."""
+
+    run: wandb.Run
+    early: bool
+    """Whether it began before the run had ended."""
+    sent: int | None = None
+    """How many rows wandb has, once a row was to be sent."""
 
 
 class Writer:
@@ -57,10 +68,8 @@ class Writer:
         self._given_up = self._addressed = False
         self.failed: set[str] = set()
         """Ids of the runs that could not be written; not tried again."""
-        self._open_runs: dict[str, wandb.Run] = {}
-        """Runs that are being trained, by their ids."""
-        self._sent: dict[str, int] = {}
-        """Of each open one, how many rows wandb has."""
+        self._open: dict[str, _Open] = {}
+        """By their ids."""
 
     def write_pending(
         self,
@@ -90,25 +99,34 @@ class Writer:
         return written
 
     def follow(self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None) -> int:
-        """Send what runs have recorded that are being trained; returns how many of them W&B shows.
+        """Send what runs have recorded that are being trained; returns how many are shown from now on.
 
         Online alone: an offline copy is always of a whole run.
         """
+        before = set(self._open)
         with environment():
             for planned in training:
                 run = wandb_id(self._subject, planned["run_id"])
                 if self._to.mode == "online" and run not in self.failed:
                     before_each()
                     self._contained(run, f"run {planned['run_id'][:12]}", partial(self._follow, planned))
-        return len(self._open_runs)
+        return len(self._open.keys() - before)
 
     def end(self) -> None:
         """End wandb's service. Runs that are open still were interrupted: W&B calls them crashed until they go on."""
-        abandon_service() if self._open_runs else end_service()
+        if self._open:
+            self.abandon()
+        else:
+            end_service()
+
+    def abandon(self) -> None:
+        """Give up the runs that are open: wandb's service holds on to their ids, and a half-written one is no use."""
+        abandon_service([begun.run for begun in self._open.values()])
+        self._open.clear()
 
     def write_study(self, *, checkpoint: bool = False) -> bool:
         """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
-        if not isinstance(self._subject, StudyFolder) or not is_judged(self._subject):
+        if not isinstance(self._subject, StudyFolder):
             return False
         folder, written = self._subject, list[str]()
 
@@ -134,8 +152,11 @@ class Writer:
         folder, address = self._subject, list[str]()
 
         def write() -> None:
-            with contextlib.suppress(*(() if last else (Exception,))):
+            try:
                 address.append(save(folder, self._to))
+            except Exception:
+                if last:
+                    raise
 
         with environment():
             self._contained("dashboard", "the dashboard", write)
@@ -161,8 +182,7 @@ class Writer:
             later = sync_command(self._subject, "online")
             self._say(f"{error}; mirroring offline, publish later with `{later}`")
             self._to = Destination("offline", self._to.project, self._to.entity, self._to.tags)
-            begun = (ledger.entry(self._subject, run) or {}).get("mode") == "begun"
-            return not begun and self._contained(run, what, write)
+            return not ledger.has_rows(self._subject, run) and self._contained(run, what, write)
         except Exception as error:
             return self._failed(run, what, error)
         return True
@@ -178,6 +198,8 @@ class Writer:
     def _write_run(self, planned: dict[str, Any]) -> None:
         run = project_run(self._subject, self._store, planned, self._to.tags)
         stamp = ledger.stamp(self._store, planned["run_id"]) or ""
+        if self._to.mode == "offline" and run.summary.get("outcome") == "failed":
+            run = replace(run, history=[])  # sent with `wandb sync`, the rows of a later attempt would come after them
         self._write(run, run.job_type, partial(self._fill, run), run.exit_code, stamp)
 
     def _follow(self, planned: dict[str, Any]) -> None:
@@ -185,36 +207,37 @@ class Writer:
         if self._to.mode == "offline" or not run.history:
             return
         try:
-            if run.id not in self._open_runs:
-                self._open_runs[run.id] = self._begin(run, run.job_type)
-            self._send(run, self._open_runs[run.id])
+            begun = self._open.get(run.id) or self._begin(run, run.job_type, early=True)
+            self._send(run, begun)
+            self._require_taken(begun.run)
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
 
-    def _fill(self, run: Projection, open_run: wandb.Run) -> None:
-        self._send(run, open_run)
-        if self._sent[run.id] > len(run.history) and run.summary.get("outcome") != "failed":
+    def _fill(self, run: Projection, begun: _Open) -> None:
+        sent = self._send(run, begun)
+        if sent > len(run.history) and run.summary.get("outcome") != "failed":
             self._say(
-                f"W&B: run {run.id} has {self._sent[run.id]} rows on the server and {len(run.history)} in the "
-                "store; another version of andrea wrote them"
+                f"W&B: run {run.id} has {sent} rows on the server and {len(run.history)} in the "
+                "store: another version of andrea wrote them, or an attempt on a GPU that went further"
             )
-        if run.id in self._open_runs:  # opened before it had ended, and perhaps in an earlier attempt, elsewhere
-            open_run.tags, config = tuple(run.tags), cast("Any", open_run.config)
+        if begun.early:  # perhaps in an earlier attempt, elsewhere
+            begun.run.tags, config = tuple(run.tags), cast("Any", begun.run.config)
             config.update(run.config, allow_val_change=True)
-        open_run.summary.update(run.summary)
+        begun.run.summary.update(run.summary)
 
-    def _send(self, run: Projection, open_run: wandb.Run) -> None:
-        """The rows that wandb does not have yet."""
-        if run.id not in self._sent:
-            open_run.define_metric("tokens")
+    def _send(self, run: Projection, begun: _Open) -> int:
+        """Send the rows that wandb does not have yet; returns how many it has then."""
+        if begun.sent is None:
+            begun.run.define_metric("tokens")
             for axis in AXES:
-                open_run.define_metric(axis, step_metric="tokens")
-            self._sent[run.id] = open_run.starting_step
-        for at, row in enumerate(run.history[self._sent[run.id] :], self._sent[run.id]):
+                begun.run.define_metric(axis, step_metric="tokens")
+            begun.sent = begun.run.starting_step
+        for at, row in enumerate(run.history[begun.sent :], begun.sent):
             values = {key: profile(v) if isinstance(v, list) else v for key, v in row.items()}
-            open_run.log(values, step=at, commit=True)  # at once: the last row's values must not follow the summary's
-            self._sent[run.id] = at + 1
+            begun.run.log(values, step=at, commit=True)  # at once: the last row's values must not follow the summary's
+            begun.sent = at + 1
+        return begun.sent
 
     def _write_report(self, told: StudyProjection) -> None:
         shutil.rmtree(wandb_folder(self._subject) / "data", ignore_errors=True)  # tables of an earlier copy
@@ -224,29 +247,29 @@ class Writer:
         self,
         told: Projection | StudyProjection,
         job_type: str,
-        fill: Callable[[wandb.Run], None],
+        fill: Callable[[_Open], None],
         exit_code: int,
         stamp: str,
     ) -> None:
         """One whole run."""
         try:
-            open_run = self._open_runs.get(told.id) or self._begin(told, job_type)
-            fill(open_run)
-            self._finish(open_run, exit_code)
+            begun = self._open.get(told.id) or self._begin(told, job_type)
+            fill(begun)
+            self._finish(begun.run, exit_code)
         except BaseException:
-            self._abandon()
+            self.abandon()
             ledger.clear(self._subject, told.id)
             raise
-        self._open_runs.pop(told.id, None)
-        self._sent.pop(told.id, None)
+        del self._open[told.id]
         done = {"mode": self._to.mode, "where": self._to.where, "stamp": stamp}
-        copy = {"folder": Path(open_run.dir).parent.name} if self._to.mode == "offline" else {}
+        copy = {"folder": Path(begun.run.dir).parent.name} if self._to.mode == "offline" else {}
         ledger.record(self._subject, told.id, done | copy)
         ledger.clear(self._subject, told.id)
 
-    def _begin(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
+    def _begin(self, told: Projection | StudyProjection, job_type: str, *, early: bool = False) -> _Open:
         ledger.clear(self._subject, told.id)
-        open_run = self._open(told, job_type)
+        open_run = self._init(told, job_type)
+        self._open[told.id] = _Open(open_run, early)
         if self._background:
             children_follow()  # wandb's service, begun with the first run and after every error
         if self._to.mode == "online":
@@ -254,15 +277,9 @@ class Writer:
             if isinstance(self._subject, SingleRun) and not self._addressed:
                 self._say(f"W&B run: {open_run.url}")  # a study has a dashboard
                 self._addressed = True
-        return open_run
+        return self._open[told.id]
 
-    def _abandon(self) -> None:
-        """Give up the runs that are open: wandb's service holds on to their ids, and a half-written one is no use."""
-        abandon_service()
-        self._open_runs.clear()
-        self._sent.clear()
-
-    def _open(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
+    def _init(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
         online = self._to.mode == "online"
         try:
             return wandb.init(
@@ -295,6 +312,10 @@ class Writer:
             if self._to.mode == "offline":
                 raise
             raise Unreachable(f"W&B took no data for {seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
+        self._require_taken(open_run)
+
+    def _require_taken(self, open_run: wandb.Run) -> None:
+        """Raise where wandb has given up some of the run's data, which it does not say itself."""
         if self._to.mode == "online" and (given_up := lost(Path(open_run.dir).with_name("logs"))):
             raise Unreachable(f"W&B refused some data ({given_up})")
 
@@ -307,8 +328,9 @@ def profile(values: list[float]) -> wandb.Histogram:
     return wandb.Histogram(np_histogram=(np.array(values), np.arange(len(values) + 1) - 0.5))
 
 
-def _fill_report(told: StudyProjection, open_run: wandb.Run) -> None:
+def _fill_report(told: StudyProjection, begun: _Open) -> None:
     """Tables go into the summary: in the history every mirroring would add a row."""
+    open_run = begun.run
     open_run.summary.update(told.summary)
     for key, table in told.tables.items():
         open_run.summary[key] = wandb.Table(columns=[*table.columns], data=[*table.rows], allow_mixed_types=True)
