@@ -78,6 +78,12 @@ def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, st
     assert FrozenStudy(folder, store).arms == ["pre", "post"]
 
 
+def test_one_protocol_under_two_names_is_two_studies_that_trackers_tell_apart(tiny_text, store):
+    first, again, second = (freeze(plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b"))
+    assert first.about["digest"] == second.about["digest"]
+    assert first.about["key"] == again.about["key"] != second.about["key"]
+
+
 def test_the_same_request_finds_its_study_and_what_it_resolved_to_is_reread(tiny_text, store):
     folder = freeze(plan(ask(ablation(tiny_text)), store), store)
     resolved = folder.read("resolved.json")

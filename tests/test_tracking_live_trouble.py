@@ -84,7 +84,8 @@ def plain_sync(folder: StudyFolder) -> None:
 def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(store: RunStore, server: WandbServer) -> None:
     training = Training(store, plan(folder := make_study(store), "pre", 1))
     training.record(6)
-    mirror = Mirror(folder, store, ONLINE, warn=lambda line: None)
+    lines: list[str] = []
+    mirror = Mirror(folder, store, ONLINE, warn=lines.append)
     mirror.started(training.planned)
     wait_until(lambda: openings(server) == 1)
     training.dies(checkpoint=6, reason="out of memory")
@@ -97,6 +98,7 @@ def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(store: RunStore,
     mirror.finished(training.planned, {})
     mirror.close()
     assert (only(server).state, len(only(server).rows)) == ("finished", 13)
+    assert len(lines) == 1, "the dashboard's address, although a run was opened twice"
 
 
 @pytest.mark.slow
