@@ -109,6 +109,7 @@ QUICK = """
 import sys
 import andrea.tracking.__main__ as mirror
 mirror.AFTER_S = mirror.EVERY_S = 0.1
+mirror.AGAIN_S = 3600
 mirror.stand_back = lambda: None
 mirror.Allowance.wait = lambda *_: None
 mirror.main(sys.argv[1])
