@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from andrea.analysis.text import plural
-from andrea.errors import StudyError
+from andrea.errors import StudyError, UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.ledger import alone, last_written, left_open, pending, scratch
@@ -61,10 +61,10 @@ def sync(
         The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
-        UserError: a mirror is at this study now.
+        UserError: a mirror is at this study now, or there is no key for the server.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
     """
-    from andrea.tracking.writer import Writer
+    from andrea.tracking.writer import Unreachable, Writer
 
     say = progress or (lambda line: print(line, file=sys.stderr))
     with alone(subject, wait_s=5.0), scratch(subject):
@@ -74,6 +74,10 @@ def sync(
             address = writer.write_dashboard()
             if address:
                 say(f"W&B dashboard: {address}")
+        except Unreachable as error:
+            if trouble := missing_key(to.mode):
+                raise UserError(trouble) from error
+            raise
         finally:
             writer.end()
     if writer.failed:
