@@ -309,5 +309,5 @@ def test_s37_online_without_a_key_becomes_offline_at_once(store: RunStore, monke
     with Mirror(folder, store, ONLINE, warn=lines.append):
         pass
     assert len(lines) == 1
-    assert "No API key" in lines[0]
+    assert "no key found for https://api.wandb.ai" in lines[0]
     assert len(read_offline_runs(folder.path)) == 1
