@@ -68,7 +68,6 @@ def test_the_mirror_shows_what_the_controller_says_is_trained(
     assert lines[0].startswith(f"W&B dashboard: {server.url}/me/andrea?nw="), "to look at meanwhile"
     assert server.views
     training.record(4)
-    wait_until(has_rows(server, 8))
     assert only(server).state == "running"
     training.ends()
     mirror.finished({}, {})
