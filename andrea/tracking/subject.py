@@ -1,4 +1,4 @@
-"""What is mirrored together: the runs of a study, or one run that belongs to none."""
+"""What is mirrored together, the runs of a study or one run that belongs to none, and where to."""
 
 import configparser
 import contextlib

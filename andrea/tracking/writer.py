@@ -157,6 +157,7 @@ class Writer:
             except Exception:
                 if last:
                     raise
+                traceback.print_exc()  # into the mirror's log
 
         with environment():
             self._contained("dashboard", "the dashboard", write)
