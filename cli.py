@@ -1,4 +1,6 @@
-"""Run andrea from a checkout: `python cli.py ablate norm-placement` is the same as `andrea ablate norm-placement`."""
+"""Run andrea from a checkout: `python cli.py ablate norm-placement` is the same as `andrea ablate
+norm-placement`.
+"""
 
 from andrea.cli.app import main
 

@@ -1,4 +1,6 @@
-"""Finds ablations, sweeps and reports by name: the working folder first, then the shipped ones. Loads nothing heavy."""
+"""Finds ablations, sweeps and reports by name: the working folder first, then the shipped ones.
+Loads nothing heavy.
+"""
 
 import ast
 import hashlib
@@ -46,12 +48,16 @@ class UserVariants:
 
 
 def entries(kind: Kind) -> list[Entry]:
-    """Everything of a kind, by name; the working folder's come before shipped ones of the same name."""
+    """Everything of a kind, by name; the working folder's come before shipped ones of the same
+    name.
+    """
     shipped = _names(_shipped(kind), kind)
     # In a checkout both are one folder.
     here = {} if _here(kind).resolve() == _shipped(kind).resolve() else _names(_here(kind), kind)
     found = [Entry(name, path, "here", shadows=name in shipped) for name, path in here.items()]
-    found += [Entry(name, path, "shipped", False) for name, path in shipped.items() if name not in here]
+    found += [
+        Entry(name, path, "shipped", False) for name, path in shipped.items() if name not in here
+    ]
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -75,15 +81,21 @@ def find(kind: Kind, name_or_path: str | Path) -> Path:
     known = {entry.name: entry for entry in entries(kind)}
     if text in known:
         if known[text].shadows:
-            print(f"{kind}/{known[text].path.name} of this folder hides the shipped {text}", file=sys.stderr)
+            print(
+                f"{kind}/{known[text].path.name} of this folder hides the shipped {text}",
+                file=sys.stderr,
+            )
         return known[text].path
     raise UserError(
-        f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; {nearest(text, known)}"
+        f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; "
+        f"{nearest(text, known)}"
     )
 
 
 def title(path: Path) -> str:
-    """What a file asks (YAML) or makes (the docstring of a report), in one line; empty where it cannot be read."""
+    """What a file asks (YAML) or makes (the docstring of a report), in one line; empty where it
+    cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".py":
@@ -96,11 +108,13 @@ def title(path: Path) -> str:
 
 
 def load_user_variants(path: Path) -> UserVariants | None:
-    """Import the Python file beside a YAML (`mine.py` beside `mine.yaml`), which may `register` variants.
+    """Import the Python file beside a YAML (`mine.py` beside `mine.yaml`), which may `register`
+    variants.
 
-    It is one file, so that its digest stands for all of it: it may import what is installed, torch too, but no module
-    that lies beside it. It becomes the module `andrea_user_<stem>`, so a variant in it is registered as
-    `f"{__name__}:MyClass"`. Loading it again is free; every process that builds such a model has to load it once.
+    It is one file, so that its digest stands for all of it: it may import what is installed, torch
+    too, but no module that lies beside it. It becomes the module `andrea_user_<stem>`, so a variant
+    in it is registered as `f"{__name__}:MyClass"`. Loading it again is free; every process that
+    builds such a model has to load it once.
 
     Raises:
         UserError: the file cannot be imported, or imports a file beside it; with the line at fault.
@@ -148,13 +162,16 @@ def _require_one_file(source: bytes, script: Path) -> None:
         for module in asked:
             if _lies_beside(module, script):
                 raise UserError(
-                    f"{script}:{node.lineno}: imports {module}, a file beside it; a user's variants are one file: "
+                    f"{script}:{node.lineno}: imports {module}, a file beside it; a user's "
+                    "variants are one file: "
                     f"put everything into {script.name}"
                 )
 
 
 def _lies_beside(module: str, script: Path) -> bool:
-    """Whether an absolute or relative (with a leading dot) module is a file or folder in the script's own folder."""
+    """Whether an absolute or relative (with a leading dot) module is a file or folder in the
+    script's own folder.
+    """
     folder = script.parent
     first, second = [*module.split("."), ""][:2]
     if not first:
@@ -177,7 +194,11 @@ def _line(error: BaseException, script: Path) -> int:
     """The last line of the user's own file that the error went through."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return error.lineno or 1
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(script)
+    ]
     return (lines[-1] if lines else None) or 1
 
 
@@ -204,5 +225,11 @@ def _file(kind: Kind, path: Path) -> Path:
         raise UserError(f"{path} is a folder; name one file in it")
     if path.exists():
         raise UserError(f"{path} is not a regular file")
-    near = sorted(p.name for p in path.parent.glob(f"*{ENDINGS[kind]}")) if path.parent.is_dir() else []
-    raise UserError(f"no file {path.absolute()}" + (f"; {nearest(path.name, near)}" if near else ""))
+    near = (
+        sorted(p.name for p in path.parent.glob(f"*{ENDINGS[kind]}"))
+        if path.parent.is_dir()
+        else []
+    )
+    raise UserError(
+        f"no file {path.absolute()}" + (f"; {nearest(path.name, near)}" if near else "")
+    )

@@ -31,7 +31,8 @@ PLAIN: Mapping[str, tuple[str, str]] = {
         "-+.0123456789",
     ),
 }
-"""What a plain word is besides text in YAML 1.2: its pattern, and the characters it may start with."""
+"""What a plain word is besides text in YAML 1.2: its pattern, and the characters it may start with.
+"""
 
 
 class Loader(yaml.SafeLoader):
@@ -41,7 +42,9 @@ class Loader(yaml.SafeLoader):
 Loader.yaml_implicit_resolvers = {}
 for _tag, (_pattern, _first) in PLAIN.items():
     _starts = [*_first, ""] if _tag == "null" else [*_first]
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _starts)
+    Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _starts
+    )
 Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(str(node.value)))
 
 
@@ -75,7 +78,8 @@ class RunConfig(Frozen):
     def _rates_by_width(self) -> Self:
         if self.model.init == "mup" and self.train.optimizer in ("sgd", "muon"):
             raise ValueError(
-                f"model.init mup scales the rates of Adam's kind of step with the width, and train.optimizer "
+                "model.init mup scales the rates of Adam's kind of step with the width, and "
+                "train.optimizer "
                 f"{self.train.optimizer} makes another; use adamw or lion, or another init"
             )
         return self
@@ -88,10 +92,14 @@ class RunConfig(Frozen):
 
 
 def parse_value(text: str) -> Any:
-    """The value of an override: JSON, a YAML number, or a list or map between its brackets; else the text as it is."""
+    """The value of an override: JSON, a YAML number, or a list or map between its brackets; else
+    the text as it is.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
-    brackets = text.startswith(("[", "{")) and "*" not in text  # an alias could name what it stands in
+    brackets = (
+        text.startswith(("[", "{")) and "*" not in text
+    )  # an alias could name what it stands in
     if brackets or re.fullmatch(r"([-+]?[\w.~]+[-+]?\w*)?", text):
         with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
             return yaml.load(text, Loader)
@@ -118,7 +126,8 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def once(option: str, path: str, overrides: Mapping[str, Any]) -> None:
-    """Refuse a setting that both an option and `--set` give: the option would hide what the other says.
+    """Refuse a setting that both an option and `--set` give: the option would hide what the other
+    says.
 
     Raises:
         UserError: it is among the overrides.
@@ -144,7 +153,9 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` is `{"model.n_layer": 2}`; lists stay."""
+    """Nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` is `{"model.n_layer":
+    2}`; lists stay.
+    """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -158,16 +169,21 @@ def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -
     """Validate settings.
 
     Raises:
-        UserError: one message with every fault, each with its dotted path and, for an unknown key, the nearest one.
+        UserError: one message with every fault, each with its dotted path and, for an unknown key,
+            the nearest one.
     """
     try:
         return schema.model_validate(settings)
     except ValidationError as error:
-        raise UserError((f"{where}: " if where else "") + "; ".join(faults(schema, error))) from error
+        raise UserError(
+            (f"{where}: " if where else "") + "; ".join(faults(schema, error))
+        ) from error
 
 
 def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """Every fault of a pydantic error in the user's words: `model.d_modle: unknown; did you mean d_model?`."""
+    """Every fault of a pydantic error in the user's words: `model.d_modle: unknown; did you mean
+    d_model?`.
+    """
     lines = []
     for fault in error.errors():
         path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
@@ -185,9 +201,13 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def full_name(name: str) -> str | None:
-    """The dotted setting of a run that a name without its section means, or nearly: `model.activation`."""
+    """The dotted setting of a run that a name without its section means, or nearly:
+    `model.activation`.
+    """
     known = {
-        field: f"{section}.{field}" for section in RunConfig.model_fields for field in _fields_at(RunConfig, (section,))
+        field: f"{section}.{field}"
+        for section in RunConfig.model_fields
+        for field in _fields_at(RunConfig, (section,))
     }
     close = difflib.get_close_matches(name, [*known, *RunConfig.model_fields], n=1, cutoff=0.75)
     return known.get(close[0]) if close and "." not in name else None
@@ -204,7 +224,9 @@ def _shown(value: Any) -> str:
 def _fields_at(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         field = schema.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        if field is None or not (
+            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        ):
             return []
         schema = field.annotation
     return list(schema.model_fields)

@@ -1,4 +1,6 @@
-"""The two ways in which a command ends badly, told apart by their exit status, and the words for what went wrong."""
+"""The two ways in which a command ends badly, told apart by their exit status, and the words for
+what went wrong.
+"""
 
 import errno
 import functools
@@ -24,7 +26,9 @@ class StudyError(AndreaError):
 
 @functools.cache
 def warn(line: str) -> None:
-    """Say on stderr what a reader should know though the command goes on; the same line once per process."""
+    """Say on stderr what a reader should know though the command goes on; the same line once per
+    process.
+    """
     print(f"warning: {line}", file=sys.stderr)
 
 
@@ -34,7 +38,9 @@ def did_you_mean(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after an unknown name: `did you mean 'pre'?`, or all there are where none comes close."""
+    """What to say after an unknown name: `did you mean 'pre'?`, or all there are where none comes
+    close.
+    """
     import difflib
 
     names = [str(one) for one in known]
@@ -53,11 +59,17 @@ def disk_full(error: BaseException) -> OSError | None:
 
 
 def reason(error: BaseException) -> str:
-    """Why a run failed, in one line: the first of its message. Knows torch's out-of-memory error without torch."""
+    """Why a run failed, in one line: the first of its message. Knows torch's out-of-memory error
+    without torch.
+    """
     kind, text = type(error).__name__, str(error).strip()
     if isinstance(error, AndreaError):
         return " ".join(text.split())
     text = text.partition("\n")[0].strip()
-    if isinstance(error, MemoryError) or kind == "OutOfMemoryError" or "can't allocate memory" in text:
+    if (
+        isinstance(error, MemoryError)
+        or kind == "OutOfMemoryError"
+        or "can't allocate memory" in text
+    ):
         return f"out of memory: {text or 'the process got no more'}; lower train.micro_batch"
     return f"{kind}: {text}" if text else kind

@@ -1,4 +1,6 @@
-"""The base of every configuration model: frozen, closed to unknown keys, documented under each field."""
+"""The base of every configuration model: frozen, closed to unknown keys, documented under each
+field.
+"""
 
 from typing import Any
 
@@ -8,10 +10,16 @@ NUMBERS = (int, float, int | None, float | None)
 
 
 class Frozen(BaseModel):
-    """A configuration section. Unknown keys are refused; a value cannot be changed after validation."""
+    """A configuration section. Unknown keys are refused; a value cannot be changed after
+    validation.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
     )
 
     @field_validator("*", mode="before")

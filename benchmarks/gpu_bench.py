@@ -17,7 +17,10 @@ def main() -> None:
     for result in bench(torch.device("cuda", 0)):
         rows.append(result.to_dict())
         copied = result.copy_gbps
-        print(result.op, {way: f"{ms:.3f} ms, {result.share(way):.0%}" for way, ms in result.ms.items()})
+        print(
+            result.op,
+            {way: f"{ms:.3f} ms, {result.share(way):.0%}" for way, ms in result.ms.items()},
+        )
         # After each, so that a run that is cut short leaves what it had.
         out.write_text(json.dumps({"copy_gbps": copied, "rows": rows}, indent=1))
 

@@ -17,13 +17,22 @@ from andrea.kernels import check
 from andrea.kernels.adamw import AdamW
 from andrea.kernels.norm import add_norm, norm
 
-SMALL = ("norm ln", "add_norm rms", "activation gelu_tanh", "gated silu", "cross_entropy", "head_loss")
+SMALL = (
+    "norm ln",
+    "add_norm rms",
+    "activation gelu_tanh",
+    "gated silu",
+    "cross_entropy",
+    "head_loss",
+)
 CUDA = torch.device("cuda", 0)
 ALL = check.cases
 
 
 def cold_capture() -> None:
-    """The first launch of a module is inside the capture of a graph; a replay reads new numbers (S52, S53)."""
+    """The first launch of a module is inside the capture of a graph; a replay reads new numbers
+    (S52, S53).
+    """
     x = torch.randn(64, 96, device=CUDA, dtype=torch.float16)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -71,7 +80,9 @@ def second_device() -> str | None:
     if torch.cuda.device_count() < 2:
         return "n/a, one device"
     x = torch.randn(5, 48, device="cuda:1")
-    torch.testing.assert_close(norm(x, None, None, "ln", 1e-5), check.plain_norm(x, None, None, "ln", 1e-5))
+    torch.testing.assert_close(
+        norm(x, None, None, "ln", 1e-5), check.plain_norm(x, None, None, "ln", 1e-5)
+    )
     return None
 
 
@@ -120,8 +131,15 @@ def main() -> int:
     failed = [row for row in summary if row["failed"]]
     record = {"comparisons": len(rows), "allowed": check.ALLOWED, "driver": shown, "rows": summary}
     out.write_text(json.dumps(record, indent=1))
-    print(f"{len(rows)} comparisons, wrong: {[(row['op'], row['dtype'], row['error']) for row in failed] or 'none'}")
-    return 1 if failed or any(said != "ok" and not said.startswith("n/a") for said in shown.values()) else 0
+    print(
+        f"{len(rows)} comparisons, wrong: "
+        f"{[(row['op'], row['dtype'], row['error']) for row in failed] or 'none'}"
+    )
+    return (
+        1
+        if failed or any(said != "ok" and not said.startswith("n/a") for said in shown.values())
+        else 0
+    )
 
 
 if __name__ == "__main__":

@@ -39,16 +39,28 @@ def markdown(run: dict[str, Any]) -> str:
     lines = [f"{run['device']}, torch {run['torch']}, CUDA {run['cuda']}.", ""]
     if run["check"] != "n/a":
         wrong = [f"{row['op']} {row['dtype']}" for row in run["check"]["rows"] if row["failed"]]
-        lines += [f"Check: {run['check']['comparisons']:,} comparisons, wrong: {', '.join(wrong) or 'none'}."]
-        lines += [f"{name.replace('_', ' ')}: {said}." for name, said in run["check"]["driver"].items()]
-    lines += [f"compute-sanitizer {tool}: {run[tool]}." for tool in ("memcheck", "racecheck")] + [""]
+        lines += [
+            f"Check: {run['check']['comparisons']:,} comparisons, wrong: "
+            f"{', '.join(wrong) or 'none'}."
+        ]
+        lines += [
+            f"{name.replace('_', ' ')}: {said}." for name, said in run["check"]["driver"].items()
+        ]
+    lines += [f"compute-sanitizer {tool}: {run[tool]}." for tool in ("memcheck", "racecheck")] + [
+        ""
+    ]
     if run["training"] != "n/a":
-        lines += ["| model | kernels | tokens/s | slowest and fastest round | MFU |", "|---|---|---:|---:|---:|"]
+        lines += [
+            "| model | kernels | tokens/s | slowest and fastest round | MFU |",
+            "|---|---|---:|---:|---:|",
+        ]
         for row in run["training"]["rows"]:
             for route, one in row["routes"].items():
                 mfu = "n/a" if one["mfu"] is None else f"{one['mfu']:.1%}"
                 spread = f"{one['slowest']:,.0f} – {one['fastest']:,.0f}"
-                lines.append(f"| {row['preset']} | {route} | {one['tokens_per_s']:,.0f} | {spread} | {mfu} |")
+                lines.append(
+                    f"| {row['preset']} | {route} | {one['tokens_per_s']:,.0f} | {spread} | {mfu} |"
+                )
         lines.append("")
     if run["bench"] != "n/a":
         lines += [f"A copy moves {run['bench']['copy_gbps']:,.0f} GB/s.", ""]

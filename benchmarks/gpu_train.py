@@ -1,6 +1,8 @@
-"""Tokens a second and MFU of training steps by plain torch, torch.compile, and the kernels (compiled too), as JSON.
+"""Tokens a second and MFU of training steps by plain torch, torch.compile, and the kernels
+(compiled too), as JSON.
 
-python benchmarks/gpu_train.py OUT.json [--presets andrea-12m,andrea-120m,gpt2] [--batch 32] [--device cuda]
+python benchmarks/gpu_train.py OUT.json [--presets andrea-12m,andrea-120m,gpt2] [--batch 32]
+[--device cuda]
 
 The routes take turns, so that a clock that changes changes all alike.
 """
@@ -35,7 +37,9 @@ PEAKS = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
-"""Dense bf16 FLOP/s with float32 accumulation, from the makers' data sheets; the longest name that fits counts."""
+"""Dense bf16 FLOP/s with float32 accumulation, from the makers' data sheets; the longest name that
+fits counts.
+"""
 ROUTES = {"torch": (False, False), "compile": (False, True), "cuda": (True, True)}
 """Kernels, torch.compile."""
 ROUNDS, STEPS = 4, 5
@@ -47,7 +51,9 @@ def peak(device: str) -> float | None:
     return PEAKS[names[-1]] if names else None
 
 
-def step_of(cfg: ModelConfig, route: str, device: torch.device, batch: int) -> Callable[[], torch.Tensor]:
+def step_of(
+    cfg: ModelConfig, route: str, device: torch.device, batch: int
+) -> Callable[[], torch.Tensor]:
     """A training step in bf16 autocast with clipping and AdamW; returns its loss."""
     kernels, compiled = ROUTES[route]
     model = build_model(cfg).to(device).train()
@@ -60,7 +66,9 @@ def step_of(cfg: ModelConfig, route: str, device: torch.device, batch: int) -> C
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
     forward: Any = torch.compile(model) if compiled else model
     generator = torch.Generator().manual_seed(0)  # every route trains on the same batch
-    tokens = torch.randint(cfg.vocab_size or 1, (batch, cfg.context + 1), generator=generator).to(device)
+    tokens = torch.randint(cfg.vocab_size or 1, (batch, cfg.context + 1), generator=generator).to(
+        device
+    )
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def step() -> torch.Tensor:
@@ -89,7 +97,11 @@ def measure(preset: str, device: torch.device, batch: int) -> dict[str, Any]:
         begin = time.perf_counter()
         steps[route] = step_of(cfg, route, device, batch)
         losses[route] = [steps[route]().item() for _ in range(3)]
-        print(f"{preset} {route}: warm after {time.perf_counter() - begin:.1f} s, losses {losses[route]}", flush=True)
+        print(
+            f"{preset} {route}: warm after {time.perf_counter() - begin:.1f} s, losses "
+            f"{losses[route]}",
+            flush=True,
+        )
     for _ in range(ROUNDS):
         for route, step in steps.items():
             wait(device)
@@ -111,7 +123,13 @@ def measure(preset: str, device: torch.device, batch: int) -> dict[str, Any]:
             "losses": losses[route],
         }
         print(f"{preset} {route}: {speed:,.0f} tokens/s", flush=True)
-    return {"preset": preset, "batch": batch, "context": cfg.context, "flops_per_token": flops, "routes": rows}
+    return {
+        "preset": preset,
+        "batch": batch,
+        "context": cfg.context,
+        "flops_per_token": flops,
+        "routes": rows,
+    }
 
 
 def main() -> None:
@@ -124,7 +142,9 @@ def main() -> None:
     device, rows = torch.device(args.device), []
     for preset in args.presets.split(","):
         rows.append(measure(preset, device, args.batch))
-        args.out.write_text(json.dumps({"rows": rows}, indent=1))  # a run that is cut short leaves what it had
+        args.out.write_text(
+            json.dumps({"rows": rows}, indent=1)
+        )  # a run that is cut short leaves what it had
         if device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -2,10 +2,11 @@
 
     python benchmarks/nanogpt_cpu.py --text tinyshakespeare.txt [--seeds N]
 
-4 layers, 4 heads, d 128, T 64, B 12, 2000 iterations, no dropout, no biases, lr 1e-3 to 1e-4 by cosine after a
-warmup of 100, beta2 0.99, weight decay 0.1, clipping 1.0, tied head, characters. nanoGPT publishes 1.88 on 20 random
-batches; on the full validation set, the last tenth of the text, 1.9086 was measured with an independent implementation
-(sd 0.0024 over 5 seeds). Exit status 1 when the mean loss is outside 1.90 to 1.92.
+4 layers, 4 heads, d 128, T 64, B 12, 2000 iterations, no dropout, no biases, lr 1e-3 to 1e-4 by
+cosine after a warmup of 100, beta2 0.99, weight decay 0.1, clipping 1.0, tied head, characters.
+nanoGPT publishes 1.88 on 20 random batches; on the full validation set, the last tenth of the text,
+1.9086 was measured with an independent implementation (sd 0.0024 over 5 seeds). Exit status 1 when
+the mean loss is outside 1.90 to 1.92.
 """
 
 import argparse
@@ -38,7 +39,12 @@ CONFIG: dict[str, Any] = {
         "tied": True,
         "dropout": 0.0,
     },
-    "data": {"tokenizer": "char", "eval_part": "verdict", "eval_tokens": 10**9, "curve_tokens": 15_360},
+    "data": {
+        "tokenizer": "char",
+        "eval_part": "verdict",
+        "eval_tokens": 10**9,
+        "curve_tokens": 15_360,
+    },
     "train": {
         "tokens": 2000 * 12 * 64,
         "batch_size": 12,
@@ -57,7 +63,9 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class NinetyTen(Prepared):
-    """A prepared text in nanoGPT's split: the first nine tenths train, the last tenth judges, no gap between them."""
+    """A prepared text in nanoGPT's split: the first nine tenths train, the last tenth judges, no
+    gap between them.
+    """
 
     whole: npt.NDArray[Any]
 
@@ -73,7 +81,9 @@ class NinetyTen(Prepared):
 
 def ninety_ten(text: Path, folder: Path) -> NinetyTen:
     """Prepare a text and split it anew."""
-    prepared = prepare(build(RunConfig, {"data": {"source": f"text:{text}", "tokenizer": "char"}}).data, folder)
+    prepared = prepare(
+        build(RunConfig, {"data": {"source": f"text:{text}", "tokenizer": "char"}}).data, folder
+    )
     whole = load_tokenizer(prepared).encode(text.read_text(encoding="utf-8"))
     cut = int(len(whole) * 0.9)
     tokens = {"train": cut, "tune": len(whole) - cut, "verdict": len(whole) - cut}
@@ -81,7 +91,9 @@ def ninety_ten(text: Path, folder: Path) -> NinetyTen:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", type=Path, required=True, help="tiny Shakespeare as one file")
     parser.add_argument("--seeds", type=int, default=1, help="train with seeds 1 to N")
     arguments = parser.parse_args()
@@ -96,7 +108,8 @@ def main() -> int:
             losses.append(result["loss"])
             print(
                 f"seed {seed}: loss {result['loss']:.4f} on {result['eval_tokens']:,} characters, "
-                f"{sum(result['parameters'].values()):,} parameters, {result['wall_seconds']:.0f} s",
+                f"{sum(result['parameters'].values()):,} parameters, {result['wall_seconds']:.0f} "
+                "s",
                 flush=True,
             )
     mean = statistics.fmean(losses)

@@ -1,4 +1,5 @@
-"""How often is a verdict false? The tables of docs/method.md, from synthetic studies through the real code.
+"""How often is a verdict false? The tables of docs/method.md, from synthetic studies through the
+real code.
 
     python benchmarks/simulate_verdicts.py                    about eight minutes on one core
     python benchmarks/simulate_verdicts.py --studies 1000     as in docs/method.md
@@ -15,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from simulation.simulate import Tally, World, simulate, simulate_design
+from simulation.simulate_beside import Pairs, false_alarms, over_documents, ruler_power, slopes
+from simulation.simulate_beside import saved as tokens_saved
 
 from andrea.verdict.design import KINDS
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.simulate import Tally, World, simulate, simulate_design
-from andrea.verdict.simulate_beside import Pairs, false_alarms, over_documents, ruler_power, slopes
-from andrea.verdict.simulate_beside import saved as tokens_saved
 
 NS = (3, 5, 10)
 KS = (1, 4, 8)
@@ -60,15 +61,21 @@ Rows = Iterator[tuple[str, ...]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--studies", type=int, default=500, help="studies per cell")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=list(TABLES), nargs="+", help="these tables; default: all")
+    parser.add_argument(
+        "--only", choices=list(TABLES), nargs="+", help="these tables; default: all"
+    )
     args = parser.parse_args()
     only = args.only or list(TABLES)
     start = time.perf_counter()
     for title, rows in (
-        (title, make(args.studies, args.seed)) for name, (title, make) in TABLES.items() if name in only
+        (title, make(args.studies, args.seed))
+        for name, (title, make) in TABLES.items()
+        if name in only
     ):
         print(f"\n**{title}** ({args.studies} studies a cell, seed {args.seed})\n")
         header = next(rows)
@@ -84,12 +91,20 @@ def designs(studies: int, seed: int) -> Rows:
     yield "tuning", "false, tests alone: n = 3 / 5 / 10", "false, with regret", "rate uncertain"
     for name, trials in DESIGNS.items():
         world = World(noise=0.003)
-        tallies = [simulate(world, Protocol(m=TINY, seeds=n, trials=trials), studies, seed) for n in NS]
-        yield name, *_false(tallies), _percent(t.share("inconclusive (rate uncertain)") for t in tallies)
+        tallies = [
+            simulate(world, Protocol(m=TINY, seeds=n, trials=trials), studies, seed) for n in NS
+        ]
+        yield (
+            name,
+            *_false(tallies),
+            _percent(t.share("inconclusive (rate uncertain)") for t in tallies),
+        )
 
 
 def false_verdicts(studies: int, seed: int) -> Rows:
-    """Equal arms, optima anywhere: shares of studies with any better or worse. Regrets are those at n = 5."""
+    """Equal arms, optima anywhere: shares of studies with any better or worse. Regrets are those at
+    n = 5.
+    """
     intervals = ("intervals cover", "intervals ± regret cover")
     yield (
         "world", "k", "false, tests alone: n = 3 / 5 / 10", "false, with regret", *intervals,
@@ -108,7 +123,12 @@ def false_verdicts(studies: int, seed: int) -> Rows:
 def factorials(studies: int, seed: int) -> Rows:
     """Two factors with two levels, equal cells: shares of studies with any false effect, by kind."""
     yield "world", "n", *(f"false {kind}, tests alone / with regret" for kind in KINDS)
-    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.05 decade above"):
+    for name in (
+        "parabola",
+        "parabola, flat and noisy",
+        "steeper below",
+        "cliff 0.05 decade above",
+    ):
         for n in (3, 5):
             world = replace(WORLDS[name], effects=(0.0,) * 3)
             found = simulate_design(world, Protocol(m=TINY, seeds=n), studies, seed)
@@ -130,15 +150,29 @@ def powers(studies: int, seed: int) -> Rows:
     """One arm: what is said of effects from none to twice m."""
     words = ("worse", "equivalent", "inconclusive (rate uncertain)", "inconclusive")
     yield "world", "n", "true effect", "worse", "equivalent", "rate uncertain", "inconclusive"
-    for name in ("parabola", "parabola, flat and noisy", "steeper below", "cliff 0.05 decade above"):
+    for name in (
+        "parabola",
+        "parabola, flat and noisy",
+        "steeper below",
+        "cliff 0.05 decade above",
+    ):
         for n in (3, 5):
             for effect in (0.0, 0.02, 0.1):
-                tally = simulate(replace(WORLDS[name], effects=(effect,)), Protocol(m=M, seeds=n), studies, seed)
-                yield name, str(n), f"{effect:g}", *(_percent([tally.share(word)]) for word in words)
+                tally = simulate(
+                    replace(WORLDS[name], effects=(effect,)), Protocol(m=M, seeds=n), studies, seed
+                )
+                yield (
+                    name,
+                    str(n),
+                    f"{effect:g}",
+                    *(_percent([tally.share(word)]) for word in words),
+                )
 
 
 def controls(studies: int, seed: int) -> Rows:
-    """False alarms of the A/A control, and what the ruler sees; quick, so ten times as many studies."""
+    """False alarms of the A/A control, and what the ruler sees; quick, so ten times as many
+    studies.
+    """
     yield (
         "n",
         *(f"A/A fails, sd of a difference {ratio:g} m" for ratio in (0.5, 2, 10)),
@@ -147,12 +181,21 @@ def controls(studies: int, seed: int) -> Rows:
     for n in NS:
         pairs, sd = Pairs(n=n), Pairs().noise * math.sqrt(2)
         alarms = [false_alarms(pairs, sd / ratio, 10 * studies, seed) for ratio in (0.5, 2, 10)]
-        seen = [ruler_power(replace(pairs, half=ratio * sd), 0.05, 10 * studies, seed) for ratio in (0, 1, 2, 4)]
-        yield str(n), *(_percent([share], 2) for share in alarms), *(_percent([share]) for share in seen)
+        seen = [
+            ruler_power(replace(pairs, half=ratio * sd), 0.05, 10 * studies, seed)
+            for ratio in (0, 1, 2, 4)
+        ]
+        yield (
+            str(n),
+            *(_percent([share], 2) for share in alarms),
+            *(_percent([share]) for share in seen),
+        )
 
 
 def saved(studies: int, seed: int) -> Rows:
-    """Tokens saved: half costs 0.05 nats, double gains 0.04 (a law t^-0.3: 0.0406); ten times as many studies."""
+    """Tokens saved: half costs 0.05 nats, double gains 0.04 (a law t^-0.3: 0.0406); ten times as
+    many studies.
+    """
     laws = {"line": None, "t^-0.3": 0.3}
     yield "law", "n", "effect", "interval given", "holds, of those given", "given and wrong, of all"
     for (law, power), n in itertools.product(laws.items(), NS):
@@ -166,11 +209,18 @@ def documents(studies: int, seed: int) -> Rows:
     """The interval over documents, whose lengths are lognormal; ten times as many studies."""
     yield (
         "documents",
-        *(f"{what}, lengths σ = {u:g}" for what in ("scatter alike", "long ones less") for u in (0, 1, 1.5)),
+        *(
+            f"{what}, lengths σ = {u:g}"
+            for what in ("scatter alike", "long ones less")
+            for u in (0, 1, 1.5)
+        ),
     )
     for count in (2, 3, 5, 12, 40):
         cells = [(by, unequal) for by in (0.0, 1.0) for unequal in (0.0, 1.0, 1.5)]
-        held = (over_documents(count, unequal, 10 * studies, seed, by_length=by).held for by, unequal in cells)
+        held = (
+            over_documents(count, unequal, 10 * studies, seed, by_length=by).held
+            for by, unequal in cells
+        )
         yield str(count), *(_percent([share]) for share in held)
 
 
@@ -181,7 +231,11 @@ def trends(studies: int, seed: int) -> Rows:
         ((3, 3), (0.005, 0.005)), ((5, 5), (0.005, 0.02)), ((3, 3, 3), (0.005, 0.005, 0.005)),
         ((5, 5, 5), (0.01, 0.003, 0.02)), ((5, 3, 8), (0.01, 0.003, 0.02)),
     ):  # fmt: skip
-        same = _percent([slopes(ns, noises, 10 * studies, seed, same=True).held]) if len(set(ns)) == 1 else "–"
+        same = (
+            _percent([slopes(ns, noises, 10 * studies, seed, same=True).held])
+            if len(set(ns)) == 1
+            else "–"
+        )
         other = _percent([slopes(ns, noises, 10 * studies, seed, same=False).held])
         yield str(len(ns)), _listed(ns), _listed(noises), same, other
 

@@ -1,10 +1,10 @@
 """Claims of the ANDREA description against what was measured here, with regime and verdict.
 
-Copy this file to ./reports/claims.py and change it. `build_many(studies)` gets every study of the store
-(`andrea.analysis.load.Study`) and returns a `Report`. The claims are those of the catalogue's ablations (`claim` and
-`claimed` in ablations/*.yaml), and of studies that brought their own; the rule by which a verdict supports or
-contradicts a claim is in `andrea.analysis.claims`. What can be counted from a configuration is counted here. Losses
-are in nats per token.
+Copy this file to ./reports/claims.py and change it. `build_many(studies)` gets every study of the
+store (`andrea.analysis.load.Study`) and returns a `Report`. The claims are those of the catalogue's
+ablations (`claim` and `claimed` in ablations/*.yaml), and of studies that brought their own; the
+rule by which a verdict supports or contradicts a claim is in `andrea.analysis.tables.claims`. What
+can be counted from a configuration is counted here. Losses are in nats per token.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,25 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import board, claims, forest, text
-from andrea.analysis.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED
+from andrea.analysis.figures import forest
 from andrea.analysis.load import Study
-from andrea.analysis.report import Bullets, Column, Figure, Item, Report, Section, Table, Text, numbers
+from andrea.analysis.report import (
+    Bullets,
+    Column,
+    Figure,
+    Item,
+    Report,
+    Section,
+    Table,
+    Text,
+    numbers,
+)
+from andrea.analysis.tables import claims
+from andrea.analysis.tables import leaderboard as board
+from andrea.analysis.tables.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED
 from andrea.model.accounting import flops_per_token, memory, parameters, total
 from andrea.model.config import PRESETS, ModelConfig
+from andrea.text import numbers as text
 
 DIFFERS = "different at different sizes, budgets or corpora"
 COLORS = {SUPPORTED: "arm-3", CONTRADICTED: "arm-2", NOT_SHOWN: "arm-5", NOT_TESTED: "muted"}
@@ -51,20 +64,32 @@ def build_many(studies: list[Study]) -> Report:
 
 def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
     records = rows.to_dict("records")
-    return [{str(key): None if text.absent(value) else value for key, value in row.items()} for row in records]
+    return [
+        {str(key): None if text.absent(value) else value for key, value in row.items()}
+        for row in records
+    ]
 
 
-# ---- first screen ----------------------------------------------------------------------------------------------------
+# ---- first screen
+# ----------------------------------------------------------------------------------------------------
 
 
 def answer(stands: pd.DataFrame, exact: pd.DataFrame) -> str:
     """How many claims came out how, measured and counted apart."""
-    words = {claim: set(part["word"]) - {NOT_TESTED} for claim, part in stands.groupby("claim", sort=False)}
+    words = {
+        claim: set(part["word"]) - {NOT_TESTED}
+        for claim, part in stands.groupby("claim", sort=False)
+    }
     outcomes = [
-        NOT_TESTED if not found else next(iter(found)) if len(found) == 1 else DIFFERS for found in words.values()
+        NOT_TESTED if not found else next(iter(found)) if len(found) == 1 else DIFFERS
+        for found in words.values()
     ]
     tested = [word for word in outcomes if word != NOT_TESTED]
-    told = [f"{n} {word}" for word in (SUPPORTED, CONTRADICTED, NOT_SHOWN, DIFFERS) if (n := tested.count(word))]
+    told = [
+        f"{n} {word}"
+        for word in (SUPPORTED, CONTRADICTED, NOT_SHOWN, DIFFERS)
+        if (n := tested.count(word))
+    ]
     here = f"{len(tested)} {'was' if len(tested) == 1 else 'were'} tested in this store"
     said = f"Of {text.plural(len(words), 'claim')} that a training can test, {here}"
     said += f": {text.listing(told)}" if told else ""
@@ -72,7 +97,9 @@ def answer(stands: pd.DataFrame, exact: pd.DataFrame) -> str:
     return f"{said}. Of {len(exact)} that need only counting, {holds} {'holds' if holds == 1 else 'hold'}."
 
 
-def details(found: list[tuple[claims.Claim, list[Study]]], rows: pd.DataFrame) -> list[tuple[str, str]]:
+def details(
+    found: list[tuple[claims.Claim, list[Study]]], rows: pd.DataFrame
+) -> list[tuple[str, str]]:
     """What the words are conditional on."""
     several = {study.path.name for _, studies in found for study in studies}
     regimes = len(set(rows["regime"]) - {""})
@@ -84,7 +111,12 @@ def head(rows: pd.DataFrame) -> list[Item]:
     """The measured claims: the picture, and a row per claim, regime and arm."""
     here = rows[rows["study"] != ""].reset_index(drop=True)
     if here.empty:
-        return [Text("No study in this store is about one of the claims. What would measure them stands below.")]
+        return [
+            Text(
+                "No study in this store is about one of the claims. What would measure them stands "
+                "below."
+            )
+        ]
     items: list[Item] = []
     if here["mean"].notna().any():
         items.append(picture(here))
@@ -100,8 +132,10 @@ def head(rows: pd.DataFrame) -> list[Item]:
         Column("claim", "claim"),
     ]
     caption = (
-        "A row per claim, study and arm that the claim is about; below 0 the arm is better. Intervals are "
-        "simultaneous within a study. The word is about this regime alone: a claim that is contradicted at this "
+        "A row per claim, study and arm that the claim is about; below 0 the arm is better. "
+        "Intervals are "
+        "simultaneous within a study. The word is about this regime alone: a claim that is "
+        "contradicted at this "
         "size and budget may hold at another."
     )
     return [*items, Table("claims", caption, here, columns, stacked=True, mark="word")]
@@ -119,11 +153,15 @@ def _against(effect: Any, against: Any) -> str:
 def picture(here: pd.DataFrame) -> Figure:
     """The effects that the claims are about, coloured by how the claim stands."""
     drawn = here[here["effect"] != ""]
-    drawn = drawn.assign(verdict=drawn["verdict"].fillna("pending"), cause=drawn["cause"].fillna(""))
+    drawn = drawn.assign(
+        verdict=drawn["verdict"].fillna("pending"), cause=drawn["cause"].fillna("")
+    )
     n = int(drawn["mean"].notna().sum())
     caption = (
-        f"{text.plural(n, 'effect')} that claims are about, each with its study's simultaneous interval over the "
-        "shaded band of that study's ±m, and coloured by what it says about the claim. Rows in words have no mean, "
+        f"{text.plural(n, 'effect')} that claims are about, each with its study's simultaneous "
+        "interval over the "
+        "shaded band of that study's ±m, and coloured by what it says about the claim. Rows in "
+        "words have no mean, "
         "and say why."
     )
     spec = forest.forest(drawn, drawn["word"], COLORS)
@@ -131,7 +169,8 @@ def picture(here: pd.DataFrame) -> Figure:
     return Figure("effects-of-claims", caption, spec, forest.legend(drawn["word"], COLORS), keys)
 
 
-# ---- counted ---------------------------------------------------------------------------------------------------------
+# ---- counted
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -172,7 +211,10 @@ PLAIN, GATED = {"bias": False}, {"bias": False, "activation": "swiglu", "mlp_rat
 
 def gated_cost() -> float:
     """FLOPs per token of SwiGLU at 8/3 d over those of GELU at 4 d."""
-    return flops_per_token(model("andrea-120m", **GATED)).total / flops_per_token(model("andrea-120m", **PLAIN)).total
+    return (
+        flops_per_token(model("andrea-120m", **GATED)).total
+        / flops_per_token(model("andrea-120m", **PLAIN)).total
+    )
 
 
 def gated_memory() -> float:
@@ -212,7 +254,8 @@ EXACT = [
         12.75e6,
         12.85e6,
         lambda: total(model("andrea-12m", vocab_size=2305, **BARE)),
-        "andrea model show andrea-12m, vocabulary 2305, untied, without biases, norms without parameters",
+        "andrea model show andrea-12m, vocabulary 2305, untied, without biases, norms without "
+        "parameters",
     ),
     Counted(
         "It has 25 LayerNorms: two in each of 12 blocks and a final one",
@@ -274,13 +317,15 @@ def counted_table(exact: pd.DataFrame) -> Table:
         Column("how", "counted how"),
     ]
     caption = (
-        "Counted from the configuration, nothing was trained: exact, without n or interval. A number holds where it "
+        "Counted from the configuration, nothing was trained: exact, without n or interval. A "
+        "number holds where it "
         "rounds to the digits that were claimed; 'about' allows 5\N{NO-BREAK SPACE}%."
     )
     return Table("counted", caption, exact, columns, stacked=True, mark="word")
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# ---- the rest
+# --------------------------------------------------------------------------------------------------------
 
 
 def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
@@ -303,25 +348,28 @@ def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
         Column("claimed", "supported by"),
         Column("command", "what would measure it"),
     ]
-    said = (
-        f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a command would take."
-    )
+    said = f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a command would take."
     return [Table("not-measured", said, pd.DataFrame(rest), columns, stacked=True)]
 
 
 def rule(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
     """The rule in words, and what it does not see."""
     lines = [
-        "An ablation names, before anything is run, the verdicts of its arms that would support its claim "
-        "(claimed). Such a verdict: supported. Another of better, worse, equivalent, unstable: contradicted.",
+        "An ablation names, before anything is run, the verdicts of its arms that would support "
+        "its claim "
+        "(claimed). Such a verdict: supported. Another of better, worse, equivalent, unstable: "
+        "contradicted.",
         (
-            "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. That is not "
+            "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. "
+            "That is not "
             "evidence against."
         ),
-        "A claim about several arms is supported where all of them say so, contradicted where one speaks against it.",
+        "A claim about several arms is supported where all of them say so, contradicted where one "
+        "speaks against it.",
         "Each study answers for its own size, budget and corpus. Studies are not pooled.",
         "Better and worse are about direction; whether the difference exceeds m is said beside it.",
-        "Claims about amounts (half of the training, diminishing returns, lower cost) are tested in their "
+        "Claims about amounts (half of the training, diminishing returns, lower cost) are tested "
+        "in their "
         "direction only: read the study's own report.",
     ]
     silent = [claim.ablation for claim, _ in found if not claim.claimed]

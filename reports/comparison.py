@@ -1,36 +1,44 @@
-"""An ablation: every arm against the baseline. Copy this file to ./reports/comparison.py and change it.
+"""An ablation: every arm against the baseline. Copy this file to ./reports/comparison.py and change
+it.
 
-`build(study)` gets tidy pandas tables (`study.runs`, `study.curves`, `study.layers`, `study.trials`,
-`study.documents`, `study.verdicts`, `study.differences`; columns in `andrea.analysis.frames` and
-`andrea.analysis.judged`) and what was judged as it stands in its files (`study.verdict`, `study.choices`,
-`study.speed`), and returns a `Report`. Chapters are functions of `andrea.analysis` that take the study: leave one out,
-put another in its place, change their order. Losses are in nats per token.
+`build(study)` gets tidy pandas tables (`study.runs`, `study.curves`, `study.layers`,
+`study.trials`, `study.documents`, `study.verdicts`, `study.differences`; columns in
+`andrea.analysis.tables.frames` and `andrea.analysis.tables.judged`) and what was judged as it
+stands in its files (`study.verdict`, `study.choices`, `study.speed`), and returns a `Report`.
+Chapters are functions of `andrea.analysis` that take the study: leave one out, put another in its
+place, change their order. Losses are in nats per token.
 """
 
 from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import (
-    budgets,
-    chapters,
-    confirmation,
-    controls,
-    curves,
-    documents,
-    effects,
-    figures,
-    pairs,
-    rate_curves,
-    stability,
-    text,
-    words,
-)
+from andrea.analysis.chapters import common as chapters
+from andrea.analysis.chapters import confirmation, controls, documents, effects, pairs, stability
+from andrea.analysis.chapters import equal_cost as budgets
+from andrea.analysis.chapters import sentences as words
+from andrea.analysis.figures import learning_rates as rate_curves
+from andrea.analysis.figures import replicates as figures
 from andrea.analysis.load import Study
-from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
+from andrea.analysis.report import (
+    Bullets,
+    Callout,
+    Column,
+    Figure,
+    Item,
+    Report,
+    Section,
+    Table,
+    Text,
+    numbers,
+)
+from andrea.analysis.tables import curves
+from andrea.text import numbers as text
 
 SMOOTHED = 0.02
-"""Share of the training over which the mean training loss is smoothed, where at least three logged steps lie in it."""
+"""Share of the training over which the mean training loss is smoothed, where at least three logged
+steps lie in it.
+"""
 
 
 def build(study: Study) -> Report:
@@ -69,7 +77,8 @@ def build(study: Study) -> Report:
     )
 
 
-# ---- first screen ----------------------------------------------------------------------------------------------------
+# ---- first screen
+# ----------------------------------------------------------------------------------------------------
 
 
 def details(study: Study) -> list[tuple[str, str]]:
@@ -99,7 +108,10 @@ def head(study: Study) -> list[Item]:
     if hardly:
         said = f"{study.rules.get('trials')} learning rates per arm leave no room for midpoints"
         items.append(
-            Callout("Rate hardly tuned.", f"{said} ({study.called(*hardly)}): a difference may be one of rates.")
+            Callout(
+                "Rate hardly tuned.",
+                f"{said} ({study.called(*hardly)}): a difference may be one of rates.",
+            )
         )
     if study.verdict.get("exploratory") or study.resolved.get("exploratory"):
         said = "Some runs were made before this protocol was frozen, by another study: they may have shaped it."
@@ -109,7 +121,8 @@ def head(study: Study) -> list[Item]:
     if notes := words.notes(study):
         items.append(Bullets(notes))
     if lost := words.did_not_train(study):
-        # A grid of rates is meant to reach rates that do not train: a warning only where it cost more than that.
+        # A grid of rates is meant to reach rates that do not train: a warning only where it cost
+        # more than that.
         found = all((study.choices.get(arm) or {}).get("lr") for arm in study.arms)
         gone = study.runs["stalled"] | (study.runs["outcome"] == "diverged")
         calm = found and not gone[study.runs["phase"] != "tune"].any()
@@ -117,22 +130,29 @@ def head(study: Study) -> list[Item]:
     if study.trials["ok"].any():
         items.append(rate_figure(study))
     elif study.trials["score"].notna().any():
-        items.append(Text("No learning-rate curves: none of the runs in tuning that are done trained."))
+        items.append(
+            Text("No learning-rate curves: none of the runs in tuning that are done trained.")
+        )
     return items
 
 
 def verdicts(study: Study) -> Table:
     """One row per arm."""
     frame = study.verdicts.assign(
-        judged=[text.judged(*pair) for pair in zip(study.verdicts["verdict"], study.verdicts["cause"], strict=True)]
+        judged=[
+            text.judged(*pair)
+            for pair in zip(study.verdicts["verdict"], study.verdicts["cause"], strict=True)
+        ]
     )
     level = frame["level"].dropna()
     each = f" (each at {text.percent(level.iloc[0])})" if len(level) and len(study.arms) > 2 else ""
     margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
     stalled = f" Stalled: {words.STALLED}." if study.runs["stalled"].any() else ""
     caption = (
-        f"Final loss against {study.called(study.baseline or '')}, paired by seed; below 0 is better.{margin} "
-        f"Intervals are simultaneous: all hold together with {text.percent(1 - study.rules.get('alpha', 0.05))}{each}."
+        f"Final loss against {study.called(study.baseline or '')}, paired by seed; below 0 is "
+        f"better.{margin} "
+        "Intervals are simultaneous: all hold together with "
+        f"{text.percent(1 - study.rules.get('alpha', 0.05))}{each}."
         f"{stalled}"
     )
     columns = [
@@ -144,7 +164,9 @@ def verdicts(study: Study) -> Table:
         numbers("lr", "rate chosen", text.rate),
     ]
     if frame[["diverged", "stalled"]].to_numpy().any() or not frame["planned"].any():
-        columns.append(numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts))
+        columns.append(
+            numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts)
+        )
     if again := confirmation.in_a_word(study):
         frame["confirmation"] = frame["arm"].map(again)
         columns.append(Column("confirmation", "confirmation"))
@@ -166,23 +188,28 @@ def rate_figure(study: Study) -> Figure:
     n = len(study.trials.dropna(subset=["score"]))
     spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
     said = (
-        f"Final loss over the peak learning rate, on the part of the corpus that is kept for choosing rates (tune), "
+        "Final loss over the peak learning rate, on the part of the corpus that is kept for "
+        "choosing rates (tune), "
         f"{text.plural(n, 'run')}, one per arm and rate."
     )
     if any((choice or {}).get("method") == "vertex" for choice in study.choices.values()):
         said += (
-            " Each line is the parabola fitted round the arm's best rate and spans the rates it was fitted to; its "
-            "lowest point is the rate at which that arm was replicated. Wide valleys forgive, narrow ones do not."
+            " Each line is the parabola fitted round the arm's best rate and spans the rates it "
+            "was fitted to; its "
+            "lowest point is the rate at which that arm was replicated. Wide valleys forgive, "
+            "narrow ones do not."
         )
     if rate_curves.FAILED in str(spec):
         said += (
-            " Above the dotted line, off the scale, stands what did not train, a row per arm: it counts with the loss "
+            " Above the dotted line, off the scale, stands what did not train, a row per arm: it "
+            "counts with the loss "
             "at initialisation."
         )
     return Figure("learning-rates", said, spec, chapters.legend(study), keys)
 
 
-# ---- evidence --------------------------------------------------------------------------------------------------------
+# ---- evidence
+# --------------------------------------------------------------------------------------------------------
 
 
 def rates(study: Study) -> list[Item]:
@@ -213,39 +240,55 @@ def rates(study: Study) -> list[Item]:
     ]
     columns += [Column("note", "note")] if any(row["note"] for row in rows) else []
     caption = (
-        "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). Regret: what the "
-        "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's and the baseline's "
+        "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). "
+        "Regret: what the "
+        "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's "
+        "and the baseline's "
         "subtracted. n = 1 run per rate, so these losses carry no interval and decide nothing."
     )
-    return [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)] if len(study.trials) else []
+    return (
+        [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)]
+        if len(study.trials)
+        else []
+    )
 
 
 def losses(study: Study) -> list[Item]:
     """Evaluated loss, its difference to the baseline, and training loss, along the tokens."""
-    evaluated, trained = (study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train"))
+    evaluated, trained = (
+        study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train")
+    )
     seeds = f"n = {study.rules.get('seeds')} seeds per arm where all are done"
     band = f"line: mean over the seeds; band: lowest to highest seed; {seeds}"
     items: list[Item] = []
     if evaluated["loss"].notna().any():
         caption = (
-            f"Loss on a fixed sample of the evaluated tokens ({band}). Arms are compared at the right end only, "
-            "where every schedule has run out; a mean stops where a seed of the arm has no finite loss."
+            f"Loss on a fixed sample of the evaluated tokens ({band}). Arms are compared at the "
+            "right end only, "
+            "where every schedule has run out; a mean stops where a seed of the arm has no finite "
+            "loss."
         )
         spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
-        items.append(Figure("evaluated-loss", caption, spec, chapters.legend(study, evaluated["arm"])))
+        items.append(
+            Figure("evaluated-loss", caption, spec, chapters.legend(study, evaluated["arm"]))
+        )
     ahead = curves.paired(evaluated, study.baseline or "")
     later = ahead[ahead["tokens"] > ahead["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
-            f"The same as a difference to {study.called(study.baseline or '')} of the same seed ({band}), from 15 % "
-            "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, not who is "
+            f"The same as a difference to {study.called(study.baseline or '')} of the same seed "
+            f"({band}), from 15 % "
+            "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, "
+            "not who is "
             "better: rates are still high there."
         )
         spec = figures.loss_curves(
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
-        items.append(Figure("difference-along-training", caption, spec, chapters.legend(study, arms)))
+        items.append(
+            Figure("difference-along-training", caption, spec, chapters.legend(study, arms))
+        )
     if trained["loss"].notna().any():
         smoothed, over = None, ""
         if trained["tokens"].nunique() * SMOOTHED >= 3:
@@ -254,12 +297,17 @@ def losses(study: Study) -> list[Item]:
             over = f" Line and band are of the mean over the last {text.count(width)} tokens; every seed is as logged."
         logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
         some = (
-            f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have all."
+            f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have "
+            "all."
             if drawn < logged
             else ""
         )
-        caption = f"Training loss, mean of the batches since the last logged step ({band}).{over}{some}"
-        spec = figures.loss_curves(trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed)
+        caption = (
+            f"Training loss, mean of the batches since the last logged step ({band}).{over}{some}"
+        )
+        spec = figures.loss_curves(
+            trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
+        )
         items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
     return [*items, pairs.by_themselves(study)] if len(study.replicates()) else items
 
@@ -267,20 +315,27 @@ def losses(study: Study) -> list[Item]:
 def layers(study: Study) -> list[Item]:
     """Gradient norms and the residual stream, block by block."""
     logged = study.part("layers", phase="replicate")
-    keys = {"· · · ·": "at initialisation", "───": "at the end, band from the lowest to the highest seed"}
+    keys = {
+        "· · · ·": "at initialisation",
+        "───": "at the end, band from the lowest to the highest seed",
+    }
     told = {
         "grad_norm": (
             "gradient-norm-by-layer",
             "gradient norm",
-            "Gradient norm of every block on a fixed probe batch, mean over seeds. A level line means that every "
-            "block learns at the same pace; a steep one that some hardly learn or that the last ones set the limit "
+            "Gradient norm of every block on a fixed probe batch, mean over seeds. A level line "
+            "means that every "
+            "block learns at the same pace; a steep one that some hardly learn or that the last "
+            "ones set the limit "
             "for the rate.",
         ),
         "residual_rms": (
             "residual-stream-by-layer",
             "RMS of the residual stream",
-            "Size of the residual stream after every block, mean over seeds. Where it grows, each block adds to "
-            "what is there and later blocks weigh relatively less; where it is level, a norm resets it.",
+            "Size of the residual stream after every block, mean over seeds. Where it grows, each "
+            "block adds to "
+            "what is there and later blocks weigh relatively less; where it is level, a norm "
+            "resets it.",
         ),
     }
     items: list[Item] = []
@@ -302,7 +357,10 @@ def layers(study: Study) -> list[Item]:
 
 def more(study: Study) -> dict[str, pd.DataFrame]:
     """Tables that are drawn or too long to be shown, and written beside the report."""
-    tables = {"document-effects": documents.by_document(study), "control-pairs": controls.control_pairs(study)}
+    tables = {
+        "document-effects": documents.by_document(study),
+        "control-pairs": controls.control_pairs(study),
+    }
     return {name: table for name, table in tables.items() if len(table)}
 
 

@@ -1,8 +1,9 @@
 """Many ablations: every arm's effect in one forest plot, with its regime.
 
-Copy this file to ./reports/leaderboard.py and change it. `build_many(studies)` gets every study of the store
-(`andrea.analysis.load.Study`) and returns a `Report`. Its rows are `andrea.analysis.board.rows` (columns in `BOARD`).
-Losses are in nats per token; below 0 the arm is better.
+Copy this file to ./reports/leaderboard.py and change it. `build_many(studies)` gets every study of
+the store (`andrea.analysis.load.Study`) and returns a `Report`. Its rows are
+`andrea.analysis.tables.leaderboard.rows` (columns in `BOARD`). Losses are in nats per token; below
+0 the arm is better.
 """
 
 import re
@@ -10,10 +11,26 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import board, chapters, forest, growth, text, words
-from andrea.analysis.frames import UNFINISHED
+from andrea.analysis.chapters import common as chapters
+from andrea.analysis.chapters import sentences as words
+from andrea.analysis.chapters import sizes as growth
+from andrea.analysis.figures import forest
 from andrea.analysis.load import Study
-from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Report, Section, Table, Text, numbers
+from andrea.analysis.report import (
+    Bullets,
+    Callout,
+    Column,
+    Figure,
+    Item,
+    Report,
+    Section,
+    Table,
+    Text,
+    numbers,
+)
+from andrea.analysis.tables import leaderboard as board
+from andrea.analysis.tables.frames import UNFINISHED
+from andrea.text import numbers as text
 
 
 def build_many(studies: list[Study]) -> Report:
@@ -35,12 +52,15 @@ def build_many(studies: list[Study]) -> Report:
         frames={"board": rows},
         details=details(kept, rows),
         verdicts=[
-            {"study": study.path.name, **verdict} for study in kept for verdict in study.verdict.get("verdicts") or []
+            {"study": study.path.name, **verdict}
+            for study in kept
+            for verdict in study.verdict.get("verdicts") or []
         ],
     )
 
 
-# ---- first screen ----------------------------------------------------------------------------------------------------
+# ---- first screen
+# ----------------------------------------------------------------------------------------------------
 
 
 def answer(kept: list[Study], rows: pd.DataFrame) -> str:
@@ -51,14 +71,17 @@ def answer(kept: list[Study], rows: pd.DataFrame) -> str:
     order = [word for word in _WORDS if word in counts.index]
     told = text.listing([f"{counts[word]} {word}" for word in order])
     said = (
-        f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, each against its own "
+        f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, "
+        "each against its own "
         f"baseline at its own size, budget and corpus: {told}"
     )
     early = int(rows["exploratory"].sum())
     said += f"; {early} of them exploratory, so without a number." if early else "."
     decided = rows[rows["verdict"].isin(["better", "worse"]) & rows["mean"].notna()]
     for word, ascending in (("better", True), ("worse", False)):
-        ranked = decided[decided["verdict"] == word].sort_values("mean", ascending=ascending, kind="stable")
+        ranked = decided[decided["verdict"] == word].sort_values(
+            "mean", ascending=ascending, kind="stable"
+        )
         if len(ranked):
             said += f" {_extreme(ranked.iloc[0], word)}"
     return said
@@ -79,7 +102,12 @@ def details(kept: list[Study], rows: pd.DataFrame) -> list[tuple[str, str]]:
     """How much is on the board."""
     regimes = rows["regime"].nunique()
     told = [("studies", text.count(len(kept))), ("rows", text.count(len(rows)))]
-    told.append(("regimes", f"{regimes}, not comparable with each other" if regimes > 1 else text.count(regimes)))
+    told.append(
+        (
+            "regimes",
+            f"{regimes}, not comparable with each other" if regimes > 1 else text.count(regimes),
+        )
+    )
     if exploratory := int(rows["exploratory"].sum()):
         told.append(("exploratory", text.count(exploratory)))
     return told
@@ -107,14 +135,16 @@ def picture(rows: pd.DataFrame) -> Figure:
     """The forest plot."""
     drawn = int(rows["mean"].notna().sum())
     scale = (
-        f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far intervals are not "
+        f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far "
+        "intervals are not "
         "comparable with those of near ones."
         if forest.stretched(rows)
         else ""
     )
     caption = (
         f"{_counted(drawn)}, grouped by study under its "
-        f"regime; the shaded band is that study's ±m. {_covers(rows)} Rows in words have no mean, and say why.{scale} "
+        f"regime; the shaded band is that study's ±m. {_covers(rows)} Rows in words have no mean, "
+        f"and say why.{scale} "
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
@@ -132,8 +162,10 @@ def _covers(rows: pd.DataFrame) -> str:
     families = rows.groupby(["study", "kind"]).ngroups
     held = text.listing([text.percent(1 - alpha) for alpha in sorted(rows["alpha"].unique())])
     return (
-        f"Intervals hold together with {held} within their own family (a study's arms, or its main effects), not "
-        f"over the board, which has {text.plural(families, 'family', 'families')}: the more there are, the more of "
+        f"Intervals hold together with {held} within their own family (a study's arms, or its main "
+        "effects), not "
+        f"over the board, which has {text.plural(families, 'family', 'families')}: the more there "
+        "are, the more of "
         "them have an interval that misses."
     )
 
@@ -153,9 +185,12 @@ def table(rows: pd.DataFrame) -> Table:
         numbers("p_board", "p (board)", text.probability),
     ]
     caption = (
-        f"Every arm of every study, and the main effects of factorial designs: {text.plural(len(rows), 'row')}. In "
-        "nats, below 0 is better. Ablations stand in the order of their largest effect, to find them by: it ranks "
-        "nothing across regimes. The last p is adjusted for all rows of this board, whatever the verdicts, which "
+        "Every arm of every study, and the main effects of factorial designs: "
+        f"{text.plural(len(rows), 'row')}. In "
+        "nats, below 0 is better. Ablations stand in the order of their largest effect, to find "
+        "them by: it ranks "
+        "nothing across regimes. The last p is adjusted for all rows of this board, whatever the "
+        "verdicts, which "
         "are each study's own."
     )
     return Table("board", caption, shown, columns, stacked=True, mark="judged")
@@ -181,13 +216,15 @@ def remarks(rows: pd.DataFrame) -> list[Item]:
         Column("note", "remark"),
     ]
     caption = (
-        "What each verdict says in words, and why a row has no number. Regret: what the uncertainty of both rates "
+        "What each verdict says in words, and why a row has no number. Regret: what the "
+        "uncertainty of both rates "
         "may have cost; the verdicts hold with it subtracted."
     )
     return [Table("remarks", caption, told, columns, stacked=True)] if len(told) else []
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
+# ---- sizes
+# -----------------------------------------------------------------------------------------------------------
 
 
 def sizes(kept: list[Study]) -> list[Item]:
@@ -212,14 +249,20 @@ def sizes(kept: list[Study]) -> list[Item]:
         Column("reason", "from where to where"),
     ]
     caption = (
-        "Slope of the effect over log10 of the parameters, by least squares through the sizes. Intervals are "
-        "simultaneous over the arms of an ablation, not over ablations. Two sizes always lie on a line: a third one "
+        "Slope of the effect over log10 of the parameters, by least squares through the sizes. "
+        "Intervals are "
+        "simultaneous over the arms of an ablation, not over ablations. Two sizes always lie on a "
+        "line: a third one "
         "tests it."
     )
     items.append(Table("slopes", caption, slopes, columns, stacked=True, mark="word"))
-    items += [_growth(group, number) for number, group in enumerate(found, 1) if len(growth.points(group))]
+    items += [
+        _growth(group, number) for number, group in enumerate(found, 1) if len(growth.points(group))
+    ]
     if left_out:
-        items.append(Text(f"A size that is there twice counts once. Left out: {'; '.join(left_out)}."))
+        items.append(
+            Text(f"A size that is there twice counts once. Left out: {'; '.join(left_out)}.")
+        )
     return items
 
 
@@ -240,8 +283,10 @@ def _sentence(row: dict[Any, Any]) -> str:
 def _growth(group: growth.Group, number: int) -> Figure:
     tokens = text.count(board.regime(group[0])["tokens"])
     caption = (
-        f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's simultaneous interval; "
-        f"{tokens} tokens a run at every size, {board.regime(group[0])['corpus']}. A larger model is the less "
+        f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's "
+        "simultaneous interval; "
+        f"{tokens} tokens a run at every size, {board.regime(group[0])['corpus']}. A larger model "
+        "is the less "
         "trained by them: size and tokens per parameter change together. Shaded: ±m."
     )
     name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
@@ -249,7 +294,8 @@ def _growth(group: growth.Group, number: int) -> Figure:
     return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), legend)
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# ---- the rest
+# --------------------------------------------------------------------------------------------------------
 
 
 def how(rows: pd.DataFrame) -> list[Item]:
@@ -257,19 +303,23 @@ def how(rows: pd.DataFrame) -> list[Item]:
     if rows.empty:
         return []
     lines = [
-        "A difference is the arm's final loss minus its own study's baseline, paired by seed, at the rate that the "
+        "A difference is the arm's final loss minus its own study's baseline, paired by seed, at "
+        "the rate that the "
         "protocol chose for each: a row says nothing about another size, budget or corpus.",
         "Verdicts are each study's own, by its own protocol and m; nothing is judged again here.",
         (
-            "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it would be read as a "
+            "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it "
+            "would be read as a "
             "result."
         ),
-        f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a test count as p = "
+        f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a "
+        "test count as p = "
         "1. Who picks the best of many rows should look at this one.",
     ]
     if (rows["kind"] == "main effect").any():
         lines.append(
-            "A main effect of a factorial design averages over the other factors' levels; its cells stand as arms too."
+            "A main effect of a factorial design averages over the other factors' levels; its "
+            "cells stand as arms too."
         )
     return [Bullets(lines)]
 
@@ -302,7 +352,12 @@ def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
         Column("created", "begun"),
     ]
     items: list[Item] = [
-        Table("studies", "Every study on the board, in the order in which they were begun.", frame, columns)
+        Table(
+            "studies",
+            "Every study on the board, in the order in which they were begun.",
+            frame,
+            columns,
+        )
     ]
     if twice:
         items.append(Text(f"Duplicates: {'; '.join(twice)}."))

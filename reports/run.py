@@ -1,8 +1,9 @@
 """One run: its curves, layers, documents and throughput, and where it went wrong.
 
 Copy this file to ./reports/run.py and change it. `build_run(run)` gets one run of the store
-(`andrea.analysis.runview.RunView`: `row`, `result`, `config`, `env`, and the tables `curves`, `layers`, `documents`),
-finished or not, and returns a `Report`. Losses are in nats per token.
+(`andrea.analysis.tables.run_view.RunView`: `row`, `result`, `config`, `env`, and the tables
+`curves`, `layers`, `documents`), finished or not, and returns a `Report`. Losses are in nats per
+token.
 """
 
 from typing import Any
@@ -11,11 +12,28 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from andrea.analysis import single, summaries, text
-from andrea.analysis.report import Callout, Code, Column, Figure, Item, Report, Section, Table, Text, numbers
-from andrea.analysis.runview import RunView
+from andrea.analysis.chapters import one_run as single
+from andrea.analysis.report import (
+    Callout,
+    Code,
+    Column,
+    Figure,
+    Item,
+    Report,
+    Section,
+    Table,
+    Text,
+    numbers,
+)
+from andrea.analysis.tables import summaries
+from andrea.analysis.tables.run_view import RunView
+from andrea.text import numbers as text
 
-UNFINISHED = {"running": "Still running.", "failed": "Failed.", "missing": "Not finished, and nobody is at it."}
+UNFINISHED = {
+    "running": "Still running.",
+    "failed": "Failed.",
+    "missing": "Not finished, and nobody is at it.",
+}
 
 
 def build_run(run: RunView) -> Report:
@@ -33,12 +51,18 @@ def build_run(run: RunView) -> Report:
         answer=answer(run),
         head=head(run),
         sections=[section for section in sections if section.items],
-        frames={"curves": run.curves, "layers": run.layers, "documents": run.documents, "rates": single.rates(run)},
+        frames={
+            "curves": run.curves,
+            "layers": run.layers,
+            "documents": run.documents,
+            "rates": single.rates(run),
+        },
         details=details(run),
     )
 
 
-# ---- first screen ----------------------------------------------------------------------------------------------------
+# ---- first screen
+# ----------------------------------------------------------------------------------------------------
 
 
 def answer(run: RunView) -> str:
@@ -50,11 +74,17 @@ def answer(run: RunView) -> str:
     if row["outcome"] != "completed" or text.absent(row["loss"]):
         return f"{str(row['outcome']).capitalize()} {after}{_because(row)}: there is no final loss."
     alone = f"how often each token occurs alone gives {text.loss(row['unigram_loss'])} nats"
-    stalled = f" It stalled: {alone}, and it ends no more than 1\N{NO-BREAK SPACE}% below." if row["stalled"] else ""
+    stalled = (
+        f" It stalled: {alone}, and it ends no more than 1\N{NO-BREAK SPACE}% below."
+        if row["stalled"]
+        else ""
+    )
     part = f" of the {row['eval_part']} part" if row["eval_part"] else ""
     return (
-        f"Completed {after} at {text.loss(row['loss'])} nats per token ({text.number(row['bpb'], 3)} bits per byte) "
-        f"on {text.count(row['eval_tokens'])} evaluated tokens{part}; n = 1 run, so no interval tells how much "
+        f"Completed {after} at {text.loss(row['loss'])} nats per token "
+        f"({text.number(row['bpb'], 3)} bits per byte) "
+        f"on {text.count(row['eval_tokens'])} evaluated tokens{part}; n = 1 run, so no interval "
+        "tells how much "
         f"another seed would change it.{stalled}"
     )
 
@@ -71,7 +101,11 @@ def _so_far(run: RunView) -> str:
     share = f" of {text.count(planned)} ({text.percent(done / planned)})" if planned else ""
     told = f"{text.count(done)} tokens{share} are logged"
     evaluated = run.curves[(run.curves["kind"] == "eval") & run.curves["loss"].notna()]
-    return f"{told}, last evaluated loss {text.loss(evaluated['loss'].iloc[-1])} nats" if len(evaluated) else told
+    return (
+        f"{told}, last evaluated loss {text.loss(evaluated['loss'].iloc[-1])} nats"
+        if len(evaluated)
+        else told
+    )
 
 
 def details(run: RunView) -> list[tuple[str, str]]:
@@ -81,7 +115,9 @@ def details(run: RunView) -> list[tuple[str, str]]:
     told = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
     if model.get("n_layer"):
         shape, size = text.shape(model), row["parameters"]
-        told.append(("size", shape if text.absent(size) else f"{text.big(size)} parameters: {shape}"))
+        told.append(
+            ("size", shape if text.absent(size) else f"{text.big(size)} parameters: {shape}")
+        )
     told.append(("peak rate", text.rate(row["lr"])))
     told.append(("seed", text.plain(row["seed"])))
     if data.get("source"):
@@ -89,7 +125,12 @@ def details(run: RunView) -> list[tuple[str, str]]:
     if train.get("device"):
         told.append(("device", f"{train['device']}, {train.get('dtype', 'float32')}"))
     for study, plan in run.planned:
-        told.append(("of study", f"{study}: {plan.get('arm') or 'sweep'}, {plan.get('phase')} ({plan.get('why')})"))
+        told.append(
+            (
+                "of study",
+                f"{study}: {plan.get('arm') or 'sweep'}, {plan.get('phase')} ({plan.get('why')})",
+            )
+        )
     return told if run.planned else [*told, ("of study", "none: a single training")]
 
 
@@ -101,16 +142,23 @@ def head(run: RunView) -> list[Item]:
         items.append(Callout("Half finished.", f"What is shown is what is logged.{_because(row)}"))
     elif row["outcome"] == "diverged":
         items.append(
-            Callout("Diverged.", f"{row['reason'] or 'The loss or a gradient was not finite'}. Where: see the table.")
+            Callout(
+                "Diverged.",
+                f"{row['reason'] or 'The loss or a gradient was not finite'}. Where: see the "
+                "table.",
+            )
         )
     elif row["stalled"]:
         items.append(Callout("Stalled.", _stalled(row)))
     items.append(ending(run))
     if run.curves["loss"].notna().any():
         caption = (
-            "Training loss (mean of the batches since the last record) and loss on the curve subset of the "
-            f"evaluated tokens, n = 1 run.{_drawn(run)} Dashed: the loss before training, and what the token "
-            "frequencies alone give; a run that stays at the lower one has learned nothing about order."
+            "Training loss (mean of the batches since the last record) and loss on the curve "
+            "subset of the "
+            f"evaluated tokens, n = 1 run.{_drawn(run)} Dashed: the loss before training, and what "
+            "the token "
+            "frequencies alone give; a run that stays at the lower one has learned nothing about "
+            "order."
         )
         items.append(Figure("loss", caption, single.losses(run), single.legend(run)))
     return items
@@ -126,7 +174,9 @@ def _drawn(run: RunView) -> str:
     drawn = single.lines.thin(train)["tokens"].nunique()
     logged = train["tokens"].nunique()
     return (
-        f" Drawn are {drawn} of {logged} records, picked, not averaged; the files have all." if drawn < logged else ""
+        f" Drawn are {drawn} of {logged} records, picked, not averaged; the files have all."
+        if drawn < logged
+        else ""
     )
 
 
@@ -134,8 +184,20 @@ def ending(run: RunView) -> Table:
     """The numbers at the end, and what stands out on the way."""
     row = single.row_of(run)
     told = [
-        ("final loss", row["tokens"], row["loss"], f"{text.loss(row['loss'])} nats", "all evaluated tokens"),
-        ("loss before training", 0, row["initial_loss"], f"{text.loss(row['initial_loss'])} nats", "the same tokens"),
+        (
+            "final loss",
+            row["tokens"],
+            row["loss"],
+            f"{text.loss(row['loss'])} nats",
+            "all evaluated tokens",
+        ),
+        (
+            "loss before training",
+            0,
+            row["initial_loss"],
+            f"{text.loss(row['initial_loss'])} nats",
+            "the same tokens",
+        ),
         (
             "token frequencies alone",
             None,
@@ -167,7 +229,8 @@ def ending(run: RunView) -> Table:
 _KEYS = ("what", "tokens", "value", "told", "over")
 
 
-# ---- evidence --------------------------------------------------------------------------------------------------------
+# ---- evidence
+# --------------------------------------------------------------------------------------------------------
 
 
 def along(run: RunView) -> list[Item]:
@@ -189,15 +252,18 @@ def along(run: RunView) -> list[Item]:
 
 _ALONG = {
     "learning-rate": (
-        "The learning rate of the last step before each record: where warmup ended, and how far the rate had fallen at "
+        "The learning rate of the last step before each record: where warmup ended, and how far "
+        "the rate had fallen at "
         "the end, where the final loss was taken."
     ),
     "gradient-norm": (
-        "Global gradient norm of the last step before each record, before clipping (log axis). Spikes that return "
+        "Global gradient norm of the last step before each record, before clipping (log axis). "
+        "Spikes that return "
         "are common; a norm that climbs for long comes before a divergence."
     ),
     "throughput": (
-        "Tokens per second since the last record. Runs share the machine: a dip may be a neighbour's; the first "
+        "Tokens per second since the last record. Runs share the machine: a dip may be a "
+        "neighbour's; the first "
         "record may include compilation."
     ),
 }
@@ -206,17 +272,21 @@ _ALONG = {
 def layers(run: RunView) -> list[Item]:
     """A map per quantity: block over tokens."""
     told = {
-        "grad_norm": "Gradient norm of every block on a fixed probe batch. Rows of one colour learn at one pace.",
+        "grad_norm": "Gradient norm of every block on a fixed probe batch. Rows of one colour "
+        "learn at one pace.",
         "attn_rms": "Size of what attention adds, block by block.",
         "mlp_rms": "Size of what the MLP adds, block by block.",
-        "residual_rms": "Size of the residual stream after every block: where it grows, later blocks weigh less.",
+        "residual_rms": "Size of the residual stream after every block: where it grows, later "
+        "blocks weigh less.",
     }
     items: list[Item] = []
     for quantity, caption in told.items():
         spec = single.heat(run.layers, quantity)
         if spec is not None:
             n = run.layers[run.layers["quantity"] == quantity]["tokens"].nunique()
-            said = f"{caption} Logged {text.plural(n, 'time')}; the darker the larger (logarithmic)."
+            said = (
+                f"{caption} Logged {text.plural(n, 'time')}; the darker the larger (logarithmic)."
+            )
             items.append(Figure(f"layers-{quantity.replace('_', '-')}", said, spec))
     return items
 
@@ -228,10 +298,16 @@ def documents(run: RunView) -> list[Item]:
         return []
     frame = frame.sort_values(["loss", "document"], ascending=[False, True]).reset_index(drop=True)
     low, high = summaries.mean_interval(frame["loss"])
-    within = "" if text.absent(low) else f", 95\N{NO-BREAK SPACE}% interval over documents {text.span(low, high)}"
+    within = (
+        ""
+        if text.absent(low)
+        else f", 95\N{NO-BREAK SPACE}% interval over documents {text.span(low, high)}"
+    )
     caption = (
-        f"Loss of {text.plural(len(frame), 'document')}, the hardest first: mean {text.loss(frame['loss'].mean())} "
-        f"nats (documents weighed alike{within}, n = {len(frame)}). The final loss above weighs tokens alike."
+        f"Loss of {text.plural(len(frame), 'document')}, the hardest first: mean "
+        f"{text.loss(frame['loss'].mean())} "
+        f"nats (documents weighed alike{within}, n = {len(frame)}). The final loss above weighs "
+        "tokens alike."
     )
     columns = [
         Column("document", "document"),
@@ -260,20 +336,40 @@ def costs(run: RunView) -> list[Item]:
         return []
     groups = {name: n for name, n in (result.get("parameters") or {}).items() if n}
     seconds, wall, flops = result.get("seconds"), result.get("wall_seconds"), result.get("flops")
-    rows = [(f"parameters: {name.replace('_', ' ')}", n, text.count(n)) for name, n in groups.items()]
-    rows += [("parameters", sum(groups.values()), text.count(sum(groups.values())))] if groups else []
+    rows = [
+        (f"parameters: {name.replace('_', ' ')}", n, text.count(n)) for name, n in groups.items()
+    ]
+    rows += (
+        [("parameters", sum(groups.values()), text.count(sum(groups.values())))] if groups else []
+    )
     rows += [
         ("FLOPs of the training", flops, text.big(flops)),
         ("time of the training alone", seconds, text.seconds(seconds)),
         ("with evaluation, checkpoints and compilation", wall, text.seconds(wall)),
-        ("tokens per second of training", result.get("tokens_per_s"), text.count(result.get("tokens_per_s"))),
-        ("FLOP per second", flops and seconds and flops / seconds, text.big(flops and seconds and flops / seconds)),
-        ("peak memory", result.get("peak_memory_bytes"), text.memory(result.get("peak_memory_bytes"))),
+        (
+            "tokens per second of training",
+            result.get("tokens_per_s"),
+            text.count(result.get("tokens_per_s")),
+        ),
+        (
+            "FLOP per second",
+            flops and seconds and flops / seconds,
+            text.big(flops and seconds and flops / seconds),
+        ),
+        (
+            "peak memory",
+            result.get("peak_memory_bytes"),
+            text.memory(result.get("peak_memory_bytes")),
+        ),
         ("attempts", result.get("attempts"), text.plain(result.get("attempts"))),
     ]
-    frame = pd.DataFrame([row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"])
+    frame = pd.DataFrame(
+        [row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"]
+    )
     caption = "What it cost. Times are no benchmark: runs share the machine. n = 1."
-    return [Table("costs", caption, frame, [Column("what", ""), Column("told", "")], sortable=False)]
+    return [
+        Table("costs", caption, frame, [Column("what", ""), Column("told", "")], sortable=False)
+    ]
 
 
 def configuration(run: RunView) -> list[Item]:

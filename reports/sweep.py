@@ -1,8 +1,8 @@
 """An Optuna sweep: its trials, the best configuration, and what mattered.
 
-Copy this file to ./reports/sweep.py and change it. `build(study)` gets tidy pandas tables (`study.runs`,
-`study.trials`, `study.curves`, …; columns in `andrea.analysis.frames`) and returns a `Report`. Losses are in nats per
-token on the tune part.
+Copy this file to ./reports/sweep.py and change it. `build(study)` gets tidy pandas tables
+(`study.runs`, `study.trials`, `study.curves`, …; columns in `andrea.analysis.tables.frames`) and
+returns a `Report`. Losses are in nats per token on the tune part.
 """
 
 import json
@@ -12,9 +12,26 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from andrea.analysis import importances, parallel, searches, summaries, text, words
+from andrea.analysis.chapters import sentences as words
+from andrea.analysis.figures import importances
+from andrea.analysis.figures import parallel_coordinates as parallel
+from andrea.analysis.figures import sweep as searches
 from andrea.analysis.load import Study
-from andrea.analysis.report import Bullets, Callout, Code, Column, Figure, Item, Report, Section, Table, Text, numbers
+from andrea.analysis.report import (
+    Bullets,
+    Callout,
+    Code,
+    Column,
+    Figure,
+    Item,
+    Report,
+    Section,
+    Table,
+    Text,
+    numbers,
+)
+from andrea.analysis.tables import summaries
+from andrea.text import numbers as text
 
 
 def build(study: Study) -> Report:
@@ -30,7 +47,8 @@ def build(study: Study) -> Report:
         Section("Configuration and environment", configuration(study)),
     ]
     question = (
-        study.protocol.get("question") or f"Which {text.listing(summaries.parameter_names(study))} suit this model?"
+        study.protocol.get("question")
+        or f"Which {text.listing(summaries.parameter_names(study))} suit this model?"
     )
     return Report(
         title=f"{study.name} · sweep",
@@ -53,11 +71,15 @@ def answer(study: Study, trials: pd.DataFrame) -> str:
     if good.empty:
         return f"None of {text.plural(len(trials), 'trial')} trained: each diverged or stalled."
     best = good.iloc[0]
-    setting = text.listing([f"{name} {value(best[name])}" for name in summaries.parameter_names(study)])
+    setting = text.listing(
+        [f"{name} {value(best[name])}" for name in summaries.parameter_names(study)]
+    )
     runs = text.plural(int(best["n"]), "run")
     return (
-        f"On this corpus, at this size and budget, the lowest of {text.plural(len(trials), 'trial')} is trial "
-        f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = {runs}, chosen as "
+        "On this corpus, at this size and budget, the lowest of "
+        f"{text.plural(len(trials), 'trial')} is trial "
+        f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = "
+        f"{runs}, chosen as "
         "the lowest, so it flatters)."
     )
 
@@ -69,12 +91,22 @@ def value(setting: Any) -> str:
 
 def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
     """What the answer is conditional on."""
-    config = (next(iter((study.resolved.get("arms") or {}).values()), None) or {}).get("config") or {}
-    told = [("trials", text.count(len(trials))), ("sampler", str(study.protocol.get("sampler", "tpe")))]
+    config = (next(iter((study.resolved.get("arms") or {}).values()), None) or {}).get(
+        "config"
+    ) or {}
+    told = [
+        ("trials", text.count(len(trials))),
+        ("sampler", str(study.protocol.get("sampler", "tpe"))),
+    ]
     if config.get("model"):
         told.append(("size", text.shape(config["model"])))
     if config.get("data"):
-        told.append(("corpus", f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}"))
+        told.append(
+            (
+                "corpus",
+                f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}",
+            )
+        )
     if study.runs["tokens"].notna().any():
         told.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
     return told
@@ -90,12 +122,15 @@ def head(study: Study, trials: pd.DataFrame) -> list[Item]:
         items.append(Callout("Did not train.", lost))
     params = study.best.get("params")
     if params:
-        options = " ".join(f"--set {name}={json.dumps(setting)}" for name, setting in params.items())
+        options = " ".join(
+            f"--set {name}={json.dumps(setting)}" for name, setting in params.items()
+        )
         items.append(Code("The best settings, as options", options, "sh", folded=False))
     if trials["ok"].any():
         caption = (
             "Loss of every trial in the order of proposal; the line is the best so far (n = "
-            f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials of this kind bring "
+            f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials "
+            "of this kind bring "
             "little."
         )
         items.append(Figure("history", caption, searches.history(trials), keys=keys(trials)))
@@ -114,7 +149,10 @@ def keys(trials: pd.DataFrame) -> dict[str, str]:
 
 def trial_table(study: Study, trials: pd.DataFrame) -> Table:
     """Every trial, best first."""
-    frame = trials.assign(short=trials["run_id"].str[:12], rank=trials["loss"].where(trials["ok"]).rank(method="first"))
+    frame = trials.assign(
+        short=trials["run_id"].str[:12],
+        rank=trials["loss"].where(trials["ok"]).rank(method="first"),
+    )
     frame = frame.sort_values("rank", na_position="last", kind="stable").reset_index(drop=True)
     settings = [
         Column(name, name, value, numeric=pd.api.types.is_numeric_dtype(trials[name]))
@@ -130,7 +168,8 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
         Column("short", "run"),
     ]
     caption = (
-        f"{text.plural(len(frame), 'trial')}, best first; loss: final, on the tune part, mean over n runs. A trial "
+        f"{text.plural(len(frame), 'trial')}, best first; loss: final, on the tune part, mean over "
+        "n runs. A trial "
         "that diverged or stalled counts with the loss at initialisation."
     )
     return Table("trial-values", caption, frame, columns, mark="outcome")
@@ -149,16 +188,21 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
     if table is None:
         names = summaries.parameter_names(study)
         reason = importances.why_not(trials, names)
-        return [Text(f"Importance of the parameters is not told: {reason}.")] if len(names) > 1 else []
+        return (
+            [Text(f"Importance of the parameters is not told: {reason}.")] if len(names) > 1 else []
+        )
     row = table.iloc[0]
     lost = int(row["n"] - row["good"])
     counted = f"n = {row['n']} finished trials" + (
         f", of which {lost} did not train and count among the worst" if lost else ""
     )
     meaning = (
-        f"PED-ANOVA: where the values of the best {row['best']} trials lie against where those of all lie, as a "
-        f"share of the sum over the parameters ({counted}). A share says where the search had to look, not how many "
-        "nats it gained: a parameter of small share may still have a best value. Range: central 95 % over "
+        f"PED-ANOVA: where the values of the best {row['best']} trials lie against where those of "
+        "all lie, as a "
+        f"share of the sum over the parameters ({counted}). A share says where the search had to "
+        "look, not how many "
+        "nats it gained: a parameter of small share may still have a best value. Range: central 95 "
+        "% over "
         f"{importances.RESAMPLES} resamples of the trials; no test."
     )
     columns = [
@@ -169,7 +213,8 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
         numbers("good", "trained", text.count),
     ]
     caption = (
-        "The bar is the share, the line across it its range over resampled trials: where lines overlap, the order is "
+        "The bar is the share, the line across it its range over resampled trials: where lines "
+        "overlap, the order is "
         "open."
     )
     return [
@@ -187,9 +232,11 @@ def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) ->
     done = int(trials["loss"].notna().sum())
     counted = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
     caption = (
-        f"A line per trial ({counted}), from parameter to parameter to its loss, low losses below. Where the lines "
+        f"A line per trial ({counted}), from parameter to parameter to its loss, low losses below. "
+        "Where the lines "
         "of the best quarter pass close together that value mattered; where they fan out it did "
-        f"not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a mark to follow its trial."
+        f"not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a mark to follow "
+        "its trial."
     )
     shown = parallel.legend(trials)
     items: list[Item] = [
@@ -201,10 +248,13 @@ def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) ->
         first, second = shares["parameter"][:2]
         how_chosen = "the two parameters of largest importance"
     said = (
-        f"Every trial over {first} and {second}, {how_chosen} (n = {done}). A slanted or bent cloud of best trials "
+        f"Every trial over {first} and {second}, {how_chosen} (n = {done}). A slanted or bent "
+        "cloud of best trials "
         "means that the best value of one depends on the other."
     )
-    marks_ = {sign: meaning.replace(", at the upper edge", "") for sign, meaning in keys(trials).items()}
+    marks_ = {
+        sign: meaning.replace(", at the upper edge", "") for sign, meaning in keys(trials).items()
+    }
     items.append(Figure("pair", said, parallel.pair(trials, first, second, space), shown, marks_))
     return items
 
@@ -213,42 +263,66 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
     """One figure per parameter."""
     items: list[Item] = []
     names = summaries.parameter_names(study)
-    others = (
-        " The other parameters vary too: the lower edge is what this one can reach, the spread above it their doing."
-    )
+    others = " The other parameters vary too: the lower edge is what this one can reach, the spread above it their doing."
     others = others if len(names) > 1 else ""
     for name in names if trials["ok"].any() else []:
         log = searches.logarithmic(trials, name, study.protocol.get("space") or {})
         caption = (
-            f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = {int(trials['n'].max())} per "
+            f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = "
+            f"{int(trials['n'].max())} per "
             f"trial.{others}"
         )
         spec = searches.piece(trials, name, log)
-        items.append(Figure("slice-" + name.replace(".", "-").replace("_", "-"), caption, spec, keys=keys(trials)))
+        items.append(
+            Figure(
+                "slice-" + name.replace(".", "-").replace("_", "-"),
+                caption,
+                spec,
+                keys=keys(trials),
+            )
+        )
     return items
 
 
 def how(study: Study) -> list[Item]:
     """Space and sampler, every argument of it."""
-    rows = [(name, json.dumps(dimension)) for name, dimension in (study.protocol.get("space") or {}).items()]
+    rows = [
+        (name, json.dumps(dimension))
+        for name, dimension in (study.protocol.get("space") or {}).items()
+    ]
     search = study.best.get("search") or {
-        key: study.protocol[key] for key in ("sampler", "seed", "generation", "sampling") if key in study.protocol
+        key: study.protocol[key]
+        for key in ("sampler", "seed", "generation", "sampling")
+        if key in study.protocol
     }
-    rows += [(key, setting if isinstance(setting, str) else json.dumps(setting)) for key, setting in search.items()]
+    rows += [
+        (key, setting if isinstance(setting, str) else json.dumps(setting))
+        for key, setting in search.items()
+    ]
     table = pd.DataFrame(rows, columns=["what", "how"])
-    caption = (
-        "The search: its space, and the sampler with every argument. Trials of a generation are proposed together."
+    caption = "The search: its space, and the sampler with every argument. Trials of a generation are proposed together."
+    return (
+        [Table("search", caption, table, [Column("what", ""), Column("how", "")], sortable=False)]
+        if rows
+        else []
     )
-    return [Table("search", caption, table, [Column("what", ""), Column("how", "")], sortable=False)] if rows else []
 
 
 def configuration(study: Study) -> list[Item]:
     """The best configuration in full, what was asked, and where it ran."""
     items: list[Item] = []
     if study.best.get("config"):
-        config = {key: setting for key, setting in study.best["config"].items() if not key.endswith("seed")}
-        items.append(Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False)))
-    items.append(Code("Sweep, as asked", yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True)))
+        config = {
+            key: setting
+            for key, setting in study.best["config"].items()
+            if not key.endswith("seed")
+        }
+        items.append(
+            Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False))
+        )
+    items.append(
+        Code("Sweep, as asked", yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True))
+    )
     for environment, n in study.environments:
         body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
         items.append(Code(f"Environment of {text.plural(n, 'run')}", body))

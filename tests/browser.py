@@ -1,4 +1,6 @@
-"""Drives a headless chromium over its debugging pipe: pages of any size, light and dark, what they said and asked."""
+"""Drives a headless chromium over its debugging pipe: pages of any size, light and dark, what they
+said and asked.
+"""
 
 import base64
 import contextlib
@@ -19,7 +21,9 @@ class Refused(AssertionError):
 
 
 class Browser:
-    """A chromium process; commands of the DevTools protocol, JSON between zero bytes on descriptors 3 and 4."""
+    """A chromium process; commands of the DevTools protocol, JSON between zero bytes on descriptors
+    3 and 4.
+    """
 
     def __init__(self, chromium: str, profile: Path) -> None:
         commands, self._commands = os.pipe()
@@ -31,10 +35,25 @@ class Browser:
             os.dup2(ends[0], 3)
             os.dup2(ends[1], 4)
 
-        command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
-        command += ["--disable-background-networking", "--no-first-run", f"--user-data-dir={profile}", "about:blank"]
+        command = [
+            chromium,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+        ]
+        command += [
+            "--disable-background-networking",
+            "--no-first-run",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ]
         self._process = subprocess.Popen(
-            command, preexec_fn=descriptors, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            preexec_fn=descriptors,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(commands)
         os.close(answers)
@@ -47,7 +66,9 @@ class Browser:
         """The answer to a command; events that come before it go to their pages."""
         self._number += 1
         number = self._number
-        message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
+        message = {"id": number, "method": method, "params": params} | (
+            {"sessionId": session} if session else {}
+        )
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         limit = time.monotonic() + PATIENCE
         while time.monotonic() < limit:
@@ -78,7 +99,9 @@ class Browser:
             yield told
 
     @contextlib.contextmanager
-    def page(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator["Page"]:
+    def page(
+        self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False
+    ) -> Iterator["Page"]:
         """A page of this size, drawn."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -125,13 +148,20 @@ class Page:
         self.events.clear()
         self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
-        self.wait("!document.querySelector('figure') || document.documentElement.dataset.drawn !== undefined")
+        self.wait(
+            "!document.querySelector('figure') || document.documentElement.dataset.drawn !== "
+            "undefined"
+        )
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise."""
-        told = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        told = self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in told:
-            raise Refused(f"{script}: {told['exceptionDetails'].get('exception', {}).get('description')}")
+            raise Refused(
+                f"{script}: {told['exceptionDetails'].get('exception', {}).get('description')}"
+            )
         return told["result"].get("value")
 
     def wait(self, condition: str, limit: float = 30.0) -> None:
@@ -148,14 +178,25 @@ class Page:
         """A click with the mouse in the middle of an element."""
         find = f"document.querySelector({json.dumps(selector)})"
         self.evaluate(f"{find}.scrollIntoView({{block: 'center'}})")
-        box = self.evaluate(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({find}.getBoundingClientRect())")
+        box = self.evaluate(
+            f"(r => [r.x + r.width / 2, r.y + r.height / 2])({find}.getBoundingClientRect())"
+        )
         for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+            self.send(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box[0],
+                y=box[1],
+                button="left",
+                clickCount=1,
+            )
 
     def press(self, key: str, code: int, text: str = "") -> None:
         """A key of the keyboard, by its name and number."""
         told = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
+        self.send(
+            "Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {})
+        )
         self.send("Input.dispatchKeyEvent", type="keyUp", **told)
 
     @property
@@ -164,24 +205,43 @@ class Page:
         found = []
         for event in self.events:
             params = event["params"]
-            if event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-                found.append(" ".join(str(a.get("value", a.get("description"))) for a in params["args"]))
+            if event["method"] == "Runtime.consoleAPICalled" and params["type"] in (
+                "error",
+                "warning",
+                "assert",
+            ):
+                found.append(
+                    " ".join(str(a.get("value", a.get("description"))) for a in params["args"])
+                )
             elif event["method"] == "Runtime.exceptionThrown":
                 found.append(str(params["exceptionDetails"]))
-            elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in (
+                "error",
+                "warning",
+            ):
                 found.append(params["entry"]["text"])
         return found
 
     @property
     def requests(self) -> list[str]:
         """What it asked for, itself and what is inside it left out."""
-        asked = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        asked = [
+            e["params"]["request"]["url"]
+            for e in self.events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
         own = self.evaluate("location.href.split('#')[0]")
-        return [url for url in asked if url.split("#")[0] != own and not url.startswith(("data:", "blob:"))]
+        return [
+            url
+            for url in asked
+            if url.split("#")[0] != own and not url.startswith(("data:", "blob:"))
+        ]
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """What is seen, or all of the page, as PNG."""
-        told = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **self._clip(whole))
+        told = self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **self._clip(whole)
+        )
         path.write_bytes(base64.b64decode(told["data"]))
 
     def _clip(self, whole: bool) -> dict[str, Any]:

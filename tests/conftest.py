@@ -15,17 +15,34 @@ from andrea.store.runs import RunStore
 if TYPE_CHECKING:
     from wandb_server import WandbServer
 
-# Before anything imports torch or numpy: tests share few cores, and 1 and 2 threads give other bits.
+# Before anything imports torch or numpy: tests share few cores, and 1 and 2 threads give other
+# bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-VOCABULARY = ["the", "of", "and", "to", "state", "union", "people", "nation", "year", "law", "peace", "war", "duty"]
+VOCABULARY = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "state",
+    "union",
+    "people",
+    "nation",
+    "year",
+    "law",
+    "peace",
+    "war",
+    "duty",
+]
 
 _skipped: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """A test that changes torch's threads changes them for itself alone; torch is not imported for this."""
+    """A test that changes torch's threads changes them for itself alone; torch is not imported for
+    this.
+    """
     yield
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
@@ -77,11 +94,15 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def generated_text(words: int, seed: int = 0) -> str:
-    """English-looking sentences, the same on every machine, with frequent and rare words, so that a model learns."""
+    """English-looking sentences, the same on every machine, with frequent and rare words, so that a
+    model learns.
+    """
     draw = random.Random(seed)
     weights = [1 / rank for rank in range(1, len(VOCABULARY) + 1)]
     chosen = draw.choices(VOCABULARY, weights, k=words)
-    sentences = [" ".join(chosen[start : start + 12]).capitalize() + "." for start in range(0, words, 12)]
+    sentences = [
+        " ".join(chosen[start : start + 12]).capitalize() + "." for start in range(0, words, 12)
+    ]
     return "\n".join(sentences) + "\n"
 
 
@@ -95,11 +116,17 @@ def tiny_text(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
-    """Reports without drawings and without the scripts that draw: half the time, for tests of what a page says."""
-    from andrea.analysis import render
+    """Reports without drawings and without the scripts that draw: half the time, for tests of what
+    a page says.
+    """
+    from andrea.analysis.formats import render
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(render, "drawn", lambda report: dict.fromkeys((f.name for f in report.figures()), "<svg ></svg>"))
+        patch.setattr(
+            render,
+            "drawn",
+            lambda report: dict.fromkeys((f.name for f in report.figures()), "<svg ></svg>"),
+        )
         patch.setattr(render, "_scripts", str)
         yield
 
@@ -107,7 +134,11 @@ def undrawn() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser that pages are looked at with."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if found is None:
         pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
     return found
@@ -128,7 +159,9 @@ def axe() -> str:
     """axe-core's script, which finds what keeps people out of a page."""
     script = Path(sys.prefix) / "node_modules" / "axe-core" / "axe.min.js"
     if not script.is_file():
-        pytest.skip("axe-core is not installed (Debian: apt-get install npm; then make install-dev)")
+        pytest.skip(
+            "axe-core is not installed (Debian: apt-get install npm; then make install-dev)"
+        )
     return script.read_text(encoding="utf-8")
 
 

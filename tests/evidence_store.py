@@ -1,4 +1,6 @@
-"""What stands beside the verdicts of a synthetic study: controls, a confirmation, budgets, speed. No training."""
+"""What stands beside the verdicts of a synthetic study: controls, a confirmation, budgets, speed.
+No training.
+"""
 
 from typing import Any
 
@@ -35,23 +37,42 @@ SPEED = {
 
 def control(mean: float, ok: bool | None, reason: str, seeds: int = 5) -> dict[str, Any]:
     """A paired control: differences a little round the mean."""
-    pairs = [{"seed": replication_seed(i), "difference": mean + 0.002 * (i - 2)} for i in range(seeds)]
-    told = {"ok": ok, "reason": reason, "n": seeds, "differences": pairs, "mean": mean, "sd": 0.0032, "p": 0.4}
+    pairs = [
+        {"seed": replication_seed(i), "difference": mean + 0.002 * (i - 2)} for i in range(seeds)
+    ]
+    told = {
+        "ok": ok,
+        "reason": reason,
+        "n": seeds,
+        "differences": pairs,
+        "mean": mean,
+        "sd": 0.0032,
+        "p": 0.4,
+    }
     return told | {"interval": [mean - 0.004, mean + 0.004]}
 
 
 def controls(**failed: bool | None) -> dict[str, Any]:
     """Controls that all passed, but for those that are named, whose `ok` is given."""
     found: dict[str, Any] = {
-        "repeat": {"ok": True, "reason": "the repeat is the same to the last bit", "deterministic": True}
+        "repeat": {
+            "ok": True,
+            "reason": "the repeat is the same to the last bit",
+            "deterministic": True,
+        }
         | {"difference": 0.0, "run_id": "1" * 64, "of": "2" * 64},
         "a_a": control(0.001, True, "the baseline does not differ from itself: a mean within m"),
-        "ruler": control(0.12, True, "the baseline on 0.5× the tokens is +0.1200 nats: worse, as it must be")
+        "ruler": control(
+            0.12, True, "the baseline on 0.5× the tokens is +0.1200 nats: worse, as it must be"
+        )
         | {"factor": 0.5, "tokens": TOKENS // 2},
         "ruler_2x": None,
     }
     for name, ok in failed.items():
-        found[name] |= {"ok": ok, "reason": "it came out otherwise" if ok is False else "3 of 10 runs are missing"}
+        found[name] |= {
+            "ok": ok,
+            "reason": "it came out otherwise" if ok is False else "3 of 10 runs are missing",
+        }
     return found
 
 
@@ -60,15 +81,31 @@ def confirmed(writer: Writer, word: str = "worse", agrees: bool | None = True) -
     again = {"arm": "post", "verdict": word, "cause": "", "reason": "", "n": 5, "mean": 0.0712}
     again |= {"interval": [0.0643, 0.0781], "level": 0.95}
     seeds = [replication_seed(i) for i in range(5, 10)]
-    told = {"seeds": seeds, "n": 5, "verdicts": [again], "baseline": {}, "complete": agrees is not None}
+    told = {
+        "seeds": seeds,
+        "n": 5,
+        "verdicts": [again],
+        "baseline": {},
+        "complete": agrees is not None,
+    }
     return told | {"agrees": {"post": agrees}}
 
 
 def equal() -> dict[str, Any]:
     """Equal FLOPs trained, equal time not asked for."""
-    flops = {"tokens": TOKENS * 9 // 10, "n": 5, "mean": 0.0911, "interval": [0.0842, 0.098], "level": 0.95, "p": 1e-5}
+    flops = {
+        "tokens": TOKENS * 9 // 10,
+        "n": 5,
+        "mean": 0.0911,
+        "interval": [0.0842, 0.098],
+        "level": 0.95,
+        "p": 1e-5,
+    }
     return {
-        "flops": {"post": flops | {"word": "worse", "verdict": "worse", "cause": "", "reason": "of its own family"}},
+        "flops": {
+            "post": flops
+            | {"word": "worse", "verdict": "worse", "cause": "", "reason": "of its own family"}
+        },
         "time": {"post": {"na": "not asked for: --equal time trains at this budget"}},
     }
 
@@ -82,7 +119,14 @@ def described() -> dict[str, Any]:
         best = min(losses)
         told = {"rates": rates, "losses": losses, "best": best, "n": 5, "reason": ""}
         sensitivity[arm] = told | {"value": sum(loss - best for loss in losses) / 5}
-    documents = {"n_documents": 2, "mean": 0.08, "interval": [0.07, 0.09], "level": 0.95, "freedom": 1.0, "reason": ""}
+    documents = {
+        "n_documents": 2,
+        "mean": 0.08,
+        "interval": [0.07, 0.09],
+        "level": 0.95,
+        "freedom": 1.0,
+        "reason": "",
+    }
     return {"sensitivity": sensitivity, "documents": {"post": documents}}
 
 
@@ -92,19 +136,29 @@ def judged_by(writer: Writer, found: dict[str, Any]) -> None:
     told = writer.folder.read("verdict.json")
     if failed:
         for verdict in told["verdicts"]:
-            verdict |= {"verdict": "invalid", "cause": "control failed", "reason": f"control failed: {failed[0]}"}
+            verdict |= {
+                "verdict": "invalid",
+                "cause": "control failed",
+                "reason": f"control failed: {failed[0]}",
+            }
             verdict |= {"mean": None, "interval": None, "sd": None}
     writer.folder.write("verdict.json", told | {"controls": found})
 
 
-def with_evidence(writer: Writer, confirmation: dict[str, Any] | None = None, **failed: bool | None) -> Writer:
+def with_evidence(
+    writer: Writer, confirmation: dict[str, Any] | None = None, **failed: bool | None
+) -> Writer:
     """The study with everything beside its verdicts, and speed.json."""
     judged_by(writer, controls(**failed))
     told = writer.folder.read("verdict.json")
     pairs = {d["seed"]: d["difference"] for d in told["verdicts"][0]["differences"]}
     half = {d["seed"]: d["difference"] for d in told["controls"]["ruler"]["differences"]}
     saved = tokens_saved(pairs, half, None, 0.05, budget=TOKENS).to_dict()
-    told |= {"tokens_saved": {"post": saved}, "confirmation": confirmation or confirmed(writer), "equal": equal()}
+    told |= {
+        "tokens_saved": {"post": saved},
+        "confirmation": confirmation or confirmed(writer),
+        "equal": equal(),
+    }
     writer.folder.write("verdict.json", told | described() | {"asked": ASKED, "method": METHOD})
     writer.folder.write("asked.json", ASKED)
     writer.folder.write("speed.json", SPEED)

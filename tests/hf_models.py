@@ -1,4 +1,6 @@
-"""Models of every architecture that andrea shares with Hugging Face transformers, tiny and with random weights."""
+"""Models of every architecture that andrea shares with Hugging Face transformers, tiny and with
+random weights.
+"""
 
 from typing import Any
 
@@ -15,14 +17,24 @@ from andrea.model.hf.tensors import from_hf
 transformers = pytest.importorskip("transformers")
 
 RMS = {"norm": "rmsnorm", "bias": False, "positions": "rope", "activation": "swiglu"}
-GEMMA = RMS | {"norm_placement": "sandwich", "norm": "rmsnorm_1p", "activation": "geglu_tanh", "tied": True}
+GEMMA = RMS | {
+    "norm_placement": "sandwich",
+    "norm": "rmsnorm_1p",
+    "activation": "geglu_tanh",
+    "tied": True,
+}
 GEMMA |= {"embedding_scale": "sqrt_d", "norm_eps": 1e-6, "window": 5, "logit_softcap": 3.0}
 WIDE = {"vocab_size": 29, "context": 13, "d_model": 24, "n_layer": 3, "n_head": 4}
 ODD = {"vocab_size": 7, "context": 9, "d_model": 18, "n_layer": 2, "n_head": 3, "mlp_width": 25}
 KINDS: dict[str, dict[str, Any]] = {
     "gpt2": {"d_model": 21, "mlp_width": 25},
     "openai-gpt": {"norm_placement": "post", "d_model": 21, "mlp_width": None},
-    "gpt_neox": {"norm_placement": "parallel_two", "positions": "rope", "activation": "gelu", "rope_fraction": 0.4},
+    "gpt_neox": {
+        "norm_placement": "parallel_two",
+        "positions": "rope",
+        "activation": "gelu",
+        "rope_fraction": 0.4,
+    },
     "gptj": {
         "norm_placement": "parallel",
         "positions": "rope",
@@ -38,7 +50,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral": RMS | {"tied": False, "window": 5, "head_dim": 10},
     "qwen3": RMS | {"tied": True, "qk_norm": "head", "head_dim": 10, "window": 5},
     "olmo2": RMS | {"tied": False, "qk_norm": "full", "norm_placement": "res_post"},
-    "glm4": RMS | {"tied": False, "norm_placement": "sandwich", "attn_bias": True, "rope_fraction": 0.7},
+    "glm4": RMS
+    | {"tied": False, "norm_placement": "sandwich", "attn_bias": True, "rope_fraction": 0.7},
     "gemma2": GEMMA | {"attn_softcap": 2.0, "attn_scale": 7**-0.5, "head_dim": 10, "full_every": 2},
     "gemma3_text": GEMMA | {"qk_norm": "head", "attn_scale": 7**-0.5, "full_every": 2},
 }
@@ -58,7 +71,11 @@ def configured(name: str, shape: str) -> ModelConfig:
 def randomise(model: nn.Module, seed: int) -> None:
     """Every parameter random, gains and biases too, or a swapped pair of them would go unseen."""
     generator = torch.Generator().manual_seed(seed)
-    gains = {name for name, parameter in model.named_parameters() if parameter.dim() == 1 and parameter.mean() == 1}
+    gains = {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == 1 and parameter.mean() == 1
+    }
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if name in gains else 0.0, 0.2, generator=generator)
@@ -68,7 +85,9 @@ def built(name: str, cfg: ModelConfig, seed: int, **changes: Any) -> Any:
     """transformers' model of our configuration in its words, its weights random, eager attention."""
     said = described(ARCHITECTURES[name], cfg, "float32", None)
     config = transformers.AutoConfig.for_model(said.pop("model_type"), **said | changes)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     randomise(model, seed)
     return model
 
@@ -82,4 +101,6 @@ def twin(name: str, theirs: Any) -> GPT:
 def tokens_for(cfg: ModelConfig, seed: int) -> Tensor:
     """Three sequences that fill the context."""
     assert cfg.vocab_size
-    return torch.randint(cfg.vocab_size, (3, cfg.context), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        cfg.vocab_size, (3, cfg.context), generator=torch.Generator().manual_seed(seed)
+    )

@@ -1,7 +1,7 @@
 """Runs the suite's quick checks under sanitizers: `python kernel_sanitized.py [BUG]`.
 
-The process must have libasan and libubsan preloaded, as test_kernels_sanitized.py does. With a number it runs the text
-with that planted bug, which must stop the process.
+The process must have libasan and libubsan preloaded, as test_kernels_sanitized.py does. With a
+number it runs the text with that planted bug, which must stop the process.
 """
 
 import sys

@@ -1,7 +1,9 @@
-"""More than 2³¹ elements without the memory for them: chosen blocks of a launch over pages that nobody else touches.
+"""More than 2³¹ elements without the memory for them: chosen blocks of a launch over pages that
+nobody else touches.
 
-An anonymous mapping that reserves nothing costs only the pages that are written. Blocks of the last rows and of rows
-around 2³¹ and 2³² elements run; an offset that wrapped around would read zeros, other rows, or what is not mapped.
+An anonymous mapping that reserves nothing costs only the pages that are written. Blocks of the last
+rows and of rows around 2³¹ and 2³² elements run; an offset that wrapped around would read zeros,
+other rows, or what is not mapped.
 """
 
 import mmap
@@ -54,13 +56,17 @@ CHOSEN = [0, 2**21 - 8, 2**21, 2**22 - 8, 2**22, ROWS - 8]
 def _filled(sparse: Sparse, seed: int) -> dict[int, Tensor]:
     numbers = {}
     for row in CHOSEN:
-        numbers[row] = torch.randn(8, COLUMNS, generator=torch.Generator().manual_seed(seed + row)).bfloat16()
+        numbers[row] = torch.randn(
+            8, COLUMNS, generator=torch.Generator().manual_seed(seed + row)
+        ).bfloat16()
         sparse.rows()[row : row + 8] = numbers[row].to(sparse.tensor.dtype)
     return numbers
 
 
 def _near(got: Tensor, wanted: Tensor, what: str) -> None:
-    torch.testing.assert_close(got.double(), wanted.double(), rtol=2**-8, atol=1e-5, msg=lambda m: f"{what}: {m}")
+    torch.testing.assert_close(
+        got.double(), wanted.double(), rtol=2**-8, atol=1e-5, msg=lambda m: f"{what}: {m}"
+    )
 
 
 def _cross_entropy(host: HostBackend) -> None:
@@ -72,7 +78,8 @@ def _cross_entropy(host: HostBackend) -> None:
     numbers = _filled(logits, 1)
     for row in CHOSEN:
         targets.tensor[row : row + 8] = torch.arange(row, row + 8) % COLUMNS
-    # Lanes of a warp for each row: 1024 columns would take a block each, and rows far apart are what is tested.
+    # Lanes of a warp for each row: 1024 columns would take a block each, and rows far apart are
+    # what is tested.
     plan = source.Launch("ce_bf16", ROWS // 8, 256, 0, {"lanes": 32, "cached": 0})
     values = {
         "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor, "grad_stride": COLUMNS,
@@ -121,14 +128,17 @@ def _norm(host: HostBackend) -> None:
         _near(y.rows()[row : row + 8], wanted.detach(), f"y of row {row}")
         wanted.backward(y.rows()[row : row + 8].double())
         assert given.grad is not None
-        torch.testing.assert_close(dx.rows()[row : row + 8].double(), given.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            dx.rows()[row : row + 8].double(), given.grad, rtol=1e-4, atol=1e-5
+        )
 
 
 def _activation(host: HostBackend) -> None:
     a, out = Sparse(ROWS * COLUMNS, torch.bfloat16), Sparse(ROWS * COLUMNS, torch.bfloat16)
     numbers = _filled(a, 3)
     plan = source.activation_forward("gelu_tanh", False, "bf16", ROWS, 1, COLUMNS, LIMITS)
-    # Rows are dealt out in turn; a part for every `rows` of a block, so that chosen rows are chosen blocks.
+    # Rows are dealt out in turn; a part for every `rows` of a block, so that chosen rows are chosen
+    # blocks.
     rows = 256 // plan.extra["width"]
     parts = ROWS // rows
     plan = plan._replace(grid=parts * plan.extra["tiles"], extra={**plan.extra, "parts": parts})
@@ -137,10 +147,19 @@ def _activation(host: HostBackend) -> None:
         "replicas": 1, "columns": COLUMNS,
     }  # fmt: skip
     tiles = plan.extra["tiles"]
-    chosen = [(row + k) // rows * tiles + tile for row in CHOSEN for k in range(0, 8, rows) for tile in range(tiles)]
+    chosen = [
+        (row + k) // rows * tiles + tile
+        for row in CHOSEN
+        for k in range(0, 8, rows)
+        for tile in range(tiles)
+    ]
     host.run(plan, values, blocks=chosen)
     for row in CHOSEN:
-        _near(out.rows()[row : row + 8], F.gelu(numbers[row].double(), approximate="tanh"), f"row {row}")
+        _near(
+            out.rows()[row : row + 8],
+            F.gelu(numbers[row].double(), approximate="tanh"),
+            f"row {row}",
+        )
 
 
 def _adamw(host: HostBackend) -> None:
@@ -159,7 +178,8 @@ def _adamw(host: HostBackend) -> None:
     partial, norm, factors = torch.zeros(1, 4), torch.zeros(1), torch.zeros(1, 9)
     hyper = torch.tensor([[0.1, 0.0, 0.9, 0.99, 1e-8, 0.0]], dtype=torch.float64)
     host.run(
-        source.gradient_norm("f32", 4, 1), {**common, "partial": partial, "partial_stride": 4, "partial_offset": 0}
+        source.gradient_norm("f32", 4, 1),
+        {**common, "partial": partial, "partial_stride": 4, "partial_offset": 0},
     )
     host.run(
         source.adamw_prepare("f32", 1),
@@ -172,7 +192,10 @@ def _adamw(host: HostBackend) -> None:
             "factors": factors,
         },
     )
-    host.run(source.adamw("f32", 4, 1), {**common, **address, "scales": torch.ones(1, 2), "factors": factors})
+    host.run(
+        source.adamw("f32", 4, 1),
+        {**common, **address, "scales": torch.ones(1, 2), "factors": factors},
+    )
     squares = 0.0
     for chunk in chosen:
         at = slice(chunk * source.CHUNK, chunk * source.CHUNK + 8)

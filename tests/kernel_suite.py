@@ -1,8 +1,10 @@
-"""The numeric suite of the device code: every kernel against float64, in every order of its threads.
+"""The numeric suite of the device code: every kernel against float64, in every order of its
+threads.
 
-Outputs start as NaN and lie between margins of NaN: what is not written shows, and so does what is written beside them.
-The kernels must give the same bits in all orders, and leave what they read as it was. Tests run the checks of
-`kernel_suite_more.checks` plainly, under sanitizers, and on text with planted bugs, each of which one must notice.
+Outputs start as NaN and lie between margins of NaN: what is not written shows, and so does what is
+written beside them. The kernels must give the same bits in all orders, and leave what they read as
+it was. Tests run the checks of `kernel_suite_more.checks` plainly, under sanitizers, and on text
+with planted bugs, each of which one must notice.
 """
 
 import math
@@ -24,7 +26,9 @@ HOPPER = Limits(232448, 4)
 SMALL = Limits(shared=256, multiprocessors=2)
 """So little shared memory that no row fits."""
 MARGIN = [8]
-"""Elements before and after every tensor; 0 under the address sanitizer, which watches the ends itself."""
+"""Elements before and after every tensor; 0 under the address sanitizer, which watches the ends
+itself.
+"""
 
 Values = dict[str, Any]
 
@@ -38,7 +42,9 @@ def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def placed(numbers: Tensor, kind: str, pad: int = 0, offset: int = 0) -> Tensor:
-    """Numbers in storage: rows `pad` elements apart, the first `offset` elements off a 16-byte boundary."""
+    """Numbers in storage: rows `pad` elements apart, the first `offset` elements off a 16-byte
+    boundary.
+    """
     rows, columns = numbers.shape
     size = TORCH[kind].itemsize
     margin = -(-MARGIN[0] * size // 16) * 16 // size
@@ -82,11 +88,17 @@ def run(host: HostBackend, plan: Launch, make: Callable[[], Values], outputs: se
             if not isinstance(value, Tensor):
                 continue
             if name in outputs:
-                assert not value.is_floating_point() or _margins_untouched(value), f"{name}: written beside it"
+                assert not value.is_floating_point() or _margins_untouched(value), (
+                    f"{name}: written beside it"
+                )
             else:
-                assert torch.equal(_bits(value), _bits(before[name])), f"{name}: an input was changed"
+                assert torch.equal(_bits(value), _bits(before[name])), (
+                    f"{name}: an input was changed"
+                )
             if first and name in outputs:
-                assert torch.equal(_bits(value), _bits(first[name])), f"{name}: order {order} gives other bits"
+                assert torch.equal(_bits(value), _bits(first[name])), (
+                    f"{name}: order {order} gives other bits"
+                )
         first = first or values
     return first
 
@@ -102,7 +114,8 @@ def close(name: str, got: Tensor, wanted: Tensor, kind: str = "f32", scale: floa
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
         raise AssertionError(
-            f"{name}: {int(wrong.sum())} of {wrong.numel()} wrong, at {at} {got[tuple(at)]}, not {wanted[tuple(at)]}"
+            f"{name}: {int(wrong.sum())} of {wrong.numel()} wrong, at {at} {got[tuple(at)]}, not "
+            f"{wanted[tuple(at)]}"
         )
 
 
@@ -132,7 +145,9 @@ class CrossEntropy:
         rows, V, kind = self.rows, self.columns, self.kind
         x = drawn(rows, V, seed=1, scale=3).to(TORCH[kind]).double()
         per_replica = rows // self.replicas
-        targets = torch.randint(V, (per_replica if self.shared_targets else rows,), generator=generator(2, rows, V))
+        targets = torch.randint(
+            V, (per_replica if self.shared_targets else rows,), generator=generator(2, rows, V)
+        )
         if rows > 2:
             targets[1] = -100
         if self.special == "offset":
@@ -142,7 +157,11 @@ class CrossEntropy:
             targets = torch.where(targets >= 0, targets // 58 * 29 + 3, targets)
         if self.special == "edges":
             targets[: rows // 2], targets[rows // 2 :] = 0, V - 1
-        upstream = {"rows": drawn(rows, seed=3).abs() + 0.1, "one": torch.tensor([0.25]), "none": None}[self.upstream]
+        upstream = {
+            "rows": drawn(rows, seed=3).abs() + 0.1,
+            "one": torch.tensor([0.25]),
+            "none": None,
+        }[self.upstream]
         upstream = None if upstream is None else upstream.float().double()
 
         def make() -> Values:
@@ -174,7 +193,12 @@ class CrossEntropy:
 
         plan = source.cross_entropy(kind, rows, V, self.limits)
         plan = plan._replace(grid=self.grid or plan.grid)
-        got = run(host, plan, make, {"grad", "loss", "lse"} | ({"logits"} if self.place == "in place" else set()))
+        got = run(
+            host,
+            plan,
+            make,
+            {"grad", "loss", "lse"} | ({"logits"} if self.place == "in place" else set()),
+        )
 
         given = x.clone().requires_grad_()
         z = self.softcap * torch.tanh(given / self.softcap) if self.softcap else given
@@ -182,7 +206,9 @@ class CrossEntropy:
         loss, lse = F.cross_entropy(z, wanted, reduction="none"), z.logsumexp(-1)
         kept = wanted >= 0
         total = loss + self.z_loss * lse.square() * kept
-        (torch.ones(()) if upstream is None else upstream).expand(rows).double().mul(total).sum().backward()
+        (torch.ones(()) if upstream is None else upstream).expand(rows).double().mul(
+            total
+        ).sum().backward()
         close("loss", got["loss"], loss.detach(), scale=4)
         close("lse", got["lse"], torch.where(kept, lse, 0.0).detach(), scale=4)
         if got["grad"] is not None:
@@ -192,7 +218,9 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class CrossEntropyStrange:
-    """Rows without any finite logit, and targets that do not exist: NaN, never another row's memory."""
+    """Rows without any finite logit, and targets that do not exist: NaN, never another row's
+    memory.
+    """
 
     kind: str
 
@@ -233,7 +261,11 @@ class Scale:
 
         def make() -> Values:
             src = placed(g, self.kind, self.pad, self.offset)
-            dst = src if self.apart < 0 else empty(self.rows, self.columns, self.kind, self.pad, self.apart)
+            dst = (
+                src
+                if self.apart < 0
+                else empty(self.rows, self.columns, self.kind, self.pad, self.apart)
+            )
             return {
                 "src": src, "src_stride": src.stride(0), "dst": dst, "dst_stride": dst.stride(0),
                 "dloss": row_of(wanted),
@@ -280,13 +312,17 @@ class Norm:
     @property
     def _weights(self) -> tuple[Tensor, Tensor]:
         of = 1 if self.shared_weight else self.replicas
-        return (drawn(of, self.columns, seed=11) * 0.5 + 1).float(), drawn(of, self.columns, seed=12).float()
+        return (drawn(of, self.columns, seed=11) * 0.5 + 1).float(), drawn(
+            of, self.columns, seed=12
+        ).float()
 
     def reference(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """y, mean, rstd, weight and bias by replica, all float64."""
         mean = s.mean(-1) if self.kind == "ln" else torch.zeros(len(s), dtype=torch.float64)
         rstd = ((s - mean[:, None]).square().mean(-1) + self.eps).rsqrt()
-        w, b = (t.double().expand(self.replicas, -1).clone().requires_grad_() for t in self._weights)
+        w, b = (
+            t.double().expand(self.replicas, -1).clone().requires_grad_() for t in self._weights
+        )
         y = ((s - mean[:, None]) * rstd[:, None]).view(self.replicas, self.rows, -1)
         y = y * w[:, None] if self.weight else y
         y = y + b[:, None] if self.bias else y
@@ -300,7 +336,10 @@ class Norm:
         stride = 0 if self.shared_weight else C
 
         def make() -> Values:
-            px, pd = placed(x, self.stream, self.pad, self.offset), placed(delta, self.branch, self.pad, self.offset)
+            px, pd = (
+                placed(x, self.stream, self.pad, self.offset),
+                placed(delta, self.branch, self.pad, self.offset),
+            )
             return {
                 "x": px, "x_stride": px.stride(0), "delta": pd if self.delta else None, "delta_stride": pd.stride(0),
                 "weight": placed(w, "f32") if self.weight else None, "weight_replica_stride": stride,
@@ -329,12 +368,20 @@ class Norm:
 
     def backward(self, host: HostBackend, s: Tensor, mean: Tensor, rstd: Tensor) -> None:
         N, C = len(s), self.columns
-        dy, dsum = drawn(N, C, seed=9).to(TORCH[self.branch]), drawn(N, C, seed=10).to(TORCH[self.stream])
-        plan = source.norm_backward(self.kind, self.stream, self.branch, self.rows, self.replicas, C, self.limits)
+        dy, dsum = (
+            drawn(N, C, seed=9).to(TORCH[self.branch]),
+            drawn(N, C, seed=10).to(TORCH[self.stream]),
+        )
+        plan = source.norm_backward(
+            self.kind, self.stream, self.branch, self.rows, self.replicas, C, self.limits
+        )
         slots = 1 + self.bias
 
         def make() -> Values:
-            pdy, pds = placed(dy, self.branch, self.pad, self.offset), placed(dsum, self.stream, self.pad, self.offset)
+            pdy, pds = (
+                placed(dy, self.branch, self.pad, self.offset),
+                placed(dsum, self.stream, self.pad, self.offset),
+            )
             ps = placed(s, self.stream, self.pad, self.offset)
             partial = empty(slots * self.replicas * plan.extra["parts"], C, "f32")
             return {
@@ -380,7 +427,9 @@ def reduced(host: HostBackend, partial: Tensor, segments: int, parts: int, colum
             "columns": columns,
         }  # fmt: skip
 
-    got: Tensor = run(host, source.reduce_parts("f32", segments, parts, columns), make, {"out"})["out"]
+    got: Tensor = run(host, source.reduce_parts("f32", segments, parts, columns), make, {"out"})[
+        "out"
+    ]
     wanted = partial.double().view(segments, parts, columns).sum(1)
     close("reduce_parts", got, wanted, scale=float(partial.abs().max()) * max(1, parts) / 4)
     return got

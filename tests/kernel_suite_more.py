@@ -1,4 +1,6 @@
-"""The numeric suite, second half: activations, optimizer, what lies beyond 2³¹ elements, and the list of all checks."""
+"""The numeric suite, second half: activations, optimizer, what lies beyond 2³¹ elements, and the
+list of all checks.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,7 +10,19 @@ from typing import Any
 import kernel_suite as suite
 import torch
 from kernel_sparse import ACTIVATION_BEYOND, ADAMW_BEYOND, CROSS_ENTROPY_BEYOND, NORM_BEYOND
-from kernel_suite import TORCH, CrossEntropy, CrossEntropyStrange, Norm, Scale, Values, close, drawn, empty, placed, run
+from kernel_suite import (
+    TORCH,
+    CrossEntropy,
+    CrossEntropyStrange,
+    Norm,
+    Scale,
+    Values,
+    close,
+    drawn,
+    empty,
+    placed,
+    run,
+)
 from shim_backend import HostBackend
 from torch import Tensor
 from torch.nn import functional as F
@@ -47,14 +61,21 @@ class Activation:
         names = ["g", "u"] if self.gated else ["a"]
         biases = ["gate_bias", "up_bias"] if self.gated else ["bias"]
         of = 1 if self.shared_bias else self.replicas
-        inputs = {n: drawn(N, M, seed=20 + i, scale=self.scale).to(TORCH[kind]) for i, n in enumerate(names)}
+        inputs = {
+            n: drawn(N, M, seed=20 + i, scale=self.scale).to(TORCH[kind])
+            for i, n in enumerate(names)
+        }
         if not self.gated and N > 1:
             inputs["a"][0].copy_(torch.linspace(-9, 9, M))
         bias = {n: drawn(of, M, seed=30 + i).float() for i, n in enumerate(biases)}
         dy = drawn(N, M, seed=40).to(TORCH[kind])
 
         def given() -> Values:
-            values: Values = {"rows_per_replica": self.rows, "replicas": self.replicas, "columns": M}
+            values: Values = {
+                "rows_per_replica": self.rows,
+                "replicas": self.replicas,
+                "columns": M,
+            }
             for name, numbers in inputs.items():
                 values[name] = placed(numbers, kind, self.pad, self.offset)
                 values[f"{name}_stride"] = M + self.pad
@@ -69,18 +90,32 @@ class Activation:
         parts, slots = backward.extra["parts"], len(names)
 
         def make() -> Values:
-            values = {**given(), "dy": placed(dy, kind, self.pad, self.offset), "dy_stride": M + self.pad}
+            values = {
+                **given(),
+                "dy": placed(dy, kind, self.pad, self.offset),
+                "dy_stride": M + self.pad,
+            }
             for name in names:
                 values[f"d{name}"] = empty(N, M, kind, self.pad, self.offset)
                 values[f"d{name}_stride"] = M + self.pad
-            values["partial"] = empty(slots * self.replicas * parts, M, "f32") if self.bias else None
+            values["partial"] = (
+                empty(slots * self.replicas * parts, M, "f32") if self.bias else None
+            )
             return values
 
         back = run(host, backward, make, {"da", "dg", "du", "partial"})
 
-        wide = {n: t.double().view(self.replicas, self.rows, M).requires_grad_() for n, t in inputs.items()}
-        added = {n: t.double().expand(self.replicas, M).clone().requires_grad_() for n, t in bias.items()}
-        z = [wide[n] + added[b][:, None] if self.bias else wide[n] for n, b in zip(names, biases, strict=True)]
+        wide = {
+            n: t.double().view(self.replicas, self.rows, M).requires_grad_()
+            for n, t in inputs.items()
+        }
+        added = {
+            n: t.double().expand(self.replicas, M).clone().requires_grad_() for n, t in bias.items()
+        }
+        z = [
+            wide[n] + added[b][:, None] if self.bias else wide[n]
+            for n, b in zip(names, biases, strict=True)
+        ]
         out = FUNCTIONS[self.function](z[0]) * (z[1] if self.gated else 1)
         out.backward(dy.double().view_as(out))
         size = max(4.0, float(out.detach().abs().max()))
@@ -90,7 +125,9 @@ class Activation:
             assert gradient is not None
             close(f"d{name}", back[f"d{name}"], gradient.flatten(0, 1), kind, size)
         if self.bias:
-            sums = suite.reduced(host, back["partial"], slots * self.replicas, parts, M).view(slots, self.replicas, M)
+            sums = suite.reduced(host, back["partial"], slots * self.replicas, parts, M).view(
+                slots, self.replicas, M
+            )
             for i, name in enumerate(biases):
                 gradient = added[name].grad
                 assert gradient is not None
@@ -118,7 +155,8 @@ class AdamW:
         R, kind = self.replicas, self.kind
         chunks = source.chunks_of(self.sizes)
         hyper = torch.tensor(
-            [[0.01 * (r + 1), 0.1, 0.9 - 0.1 * r, 0.999, 1e-3, self.clip] for r in range(R)], dtype=torch.float64
+            [[0.01 * (r + 1), 0.1, 0.9 - 0.1 * r, 0.999, 1e-3, self.clip] for r in range(R)],
+            dtype=torch.float64,
         )
         scales = torch.tensor([[1.0 / (i + 1), float(i % 2)] for i in range(len(self.sizes))])
         start = [drawn(R, n, seed=50 + i).to(TORCH[kind]) for i, n in enumerate(self.sizes)]
@@ -159,10 +197,19 @@ class AdamW:
                 name: torch.tensor([t.data_ptr() for t in ts])
                 for name, ts in (("params", p), ("grads", grads), ("exp_avg", m), ("exp_avg_sq", v))
             }
-            common = {"grads": tables["grads"], "numels": torch.tensor(self.sizes), "chunks": torch.tensor(chunks)}
+            common = {
+                "grads": tables["grads"],
+                "numels": torch.tensor(self.sizes),
+                "chunks": torch.tensor(chunks),
+            }
             host.run(
                 source.gradient_norm(kind, len(chunks), R),
-                {**common, "partial": partial, "partial_stride": len(chunks) + 1, "partial_offset": 1},
+                {
+                    **common,
+                    "partial": partial,
+                    "partial_stride": len(chunks) + 1,
+                    "partial_offset": 1,
+                },
             )
             host.run(
                 source.adamw_prepare("f32", R),
@@ -187,16 +234,22 @@ class AdamW:
             for r in range(R):
                 for w, gradient in zip(reference[r], g, strict=True):
                     w.grad = gradient[r].double()
-                total = torch.nn.utils.get_total_norm([w.grad for w in reference[r] if w.grad is not None])
+                total = torch.nn.utils.get_total_norm(
+                    [w.grad for w in reference[r] if w.grad is not None]
+                )
                 close("norm", norm[r], total)
                 if self.clip > 0:
                     torch.nn.utils.clip_grads_with_norm_(reference[r], self.clip, total)
                 optimizers[r].step()
             for i, n in enumerate(self.sizes):
-                assert suite._margins_untouched(p[i]) and suite._margins_untouched(m[i]), "written beside a parameter"
+                assert suite._margins_untouched(p[i]) and suite._margins_untouched(m[i]), (
+                    "written beside a parameter"
+                )
                 wanted = torch.stack([reference[r][i].detach() for r in range(R)])
                 close(f"parameter {i} step {k}", p[i].view(R, n), wanted, kind, scale=4)
-                for r in range(R):  # from here on with what is stored, so that rounding does not add up
+                for r in range(
+                    R
+                ):  # from here on with what is stored, so that rounding does not add up
                     reference[r][i].data.copy_(p[i].view(R, n)[r])
         assert step.tolist() == [self.steps] * R
 
@@ -206,7 +259,9 @@ CE = CrossEntropy("bf16", rows=5, columns=264)
 
 
 def checks(full: bool = True) -> dict[str, Callable[[HostBackend], None]]:
-    """Every check by name; the names begin with the module that it needs. Not full: bf16 and what trains by default."""
+    """Every check by name; the names begin with the module that it needs. Not full: bf16 and what
+    trains by default.
+    """
     found: list[Any] = [
         CE,
         *suite.variants(
@@ -222,7 +277,9 @@ def checks(full: bool = True) -> dict[str, Callable[[HostBackend], None]]:
             special=["offset", "masked", "edges"],
             grid=[1],
         ),
-        CrossEntropy("bf16", 6, 2500, softcap=4.0, z_loss=0.02, pad=1, limits=suite.SMALL, place="in place"),
+        CrossEntropy(
+            "bf16", 6, 2500, softcap=4.0, z_loss=0.02, pad=1, limits=suite.SMALL, place="in place"
+        ),
         CrossEntropy("bf16", 6, 40, replicas=2, shared_targets=True),
         CrossEntropy("bf16", 6, 40, replicas=2),
         CrossEntropy("bf16", 19, 8, replicas=1, special="edges", offset=3, grid=2),
@@ -251,7 +308,9 @@ def checks(full: bool = True) -> dict[str, Callable[[HostBackend], None]]:
         ),
         Norm("ln", "f32", "bf16", rows=3, columns=64, replicas=3),
         Norm("rms", "f32", "bf16", rows=4, columns=64, replicas=2, shared_weight=True),
-        Norm("rms", "f32", "bf16", rows=3, columns=1040, replicas=2, limits=suite.SMALL, bias=False),
+        Norm(
+            "rms", "f32", "bf16", rows=3, columns=1040, replicas=2, limits=suite.SMALL, bias=False
+        ),
         Activation("gelu_tanh", False, "bf16", 9, 96),
         Activation("gelu_tanh", True, "bf16", 9, 96),
         Activation("gelu_tanh", False, "bf16", 70, 8, replicas=2),
@@ -272,7 +331,11 @@ def checks(full: bool = True) -> dict[str, Callable[[HostBackend], None]]:
     ]
     if full:
         found += [
-            *(CrossEntropy(k, 5, v, offset=o) for k in ("f32", "f16") for v, o in ((264, 0), (1023, 1), (2056, 0))),
+            *(
+                CrossEntropy(k, 5, v, offset=o)
+                for k in ("f32", "f16")
+                for v, o in ((264, 0), (1023, 1), (2056, 0))
+            ),
             *(CrossEntropy(k, 4, 300, special="offset") for k in ("f32",)),
             CrossEntropy("f32", 4, 130, special="masked", z_loss=0.1, softcap=0.0),
             CrossEntropy("f32", 2, 50257, softcap=30.0),

@@ -25,7 +25,9 @@ def kernels_on_cpu() -> Iterator[HostBackend]:
     backend.install("cpu", before)
 
 
-def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+def drawn(
+    *shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 1.0
+) -> Tensor:
     """Standard normal numbers, the same at every call, with a gradient."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return (torch.randn(*shape, generator=generator) * scale).to(dtype).requires_grad_()
@@ -47,7 +49,11 @@ def doubled(*tensors: Any) -> list[Any]:
 def gradients(output: Tensor, inputs: list[Any], seed: int = 5) -> list[Tensor]:
     """Of a random weighing of the output."""
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed))
-    return list(torch.autograd.grad((output * weights.to(output.dtype)).sum(), [t for t in inputs if t is not None]))
+    return list(
+        torch.autograd.grad(
+            (output * weights.to(output.dtype)).sum(), [t for t in inputs if t is not None]
+        )
+    )
 
 
 def close(ours: Any, exact: Any, dtype: torch.dtype = torch.float32, factor: float = 1.0) -> None:
@@ -55,5 +61,9 @@ def close(ours: Any, exact: Any, dtype: torch.dtype = torch.float32, factor: flo
     ours, exact = (list(t) if isinstance(t, list | tuple) else [t] for t in (ours, exact))
     for one, other in zip(ours, exact, strict=True):
         size = max(1.0, float(other.detach().abs().max())) if other.numel() else 1.0
-        tolerance = factor * size * {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+        tolerance = (
+            factor
+            * size
+            * {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+        )
         torch.testing.assert_close(one.double(), other.double(), atol=tolerance, rtol=0)

@@ -1,4 +1,5 @@
-"""One model of every kind, tiny: each name on each axis, each field that makes a variant, models with a name.
+"""One model of every kind, tiny: each name on each axis, each field that makes a variant, models
+with a name.
 
 A variant that is added to `VARIANTS` is in here by itself.
 """
@@ -15,7 +16,14 @@ from torch import Tensor
 from andrea.model.config import VARIANTS, ModelConfig
 from andrea.model.gpt import GPT, build_model
 
-SMALL: dict[str, Any] = {"vocab_size": 13, "context": 8, "d_model": 16, "n_layer": 2, "n_head": 4, "init_std": 0.3}
+SMALL: dict[str, Any] = {
+    "vocab_size": 13,
+    "context": 8,
+    "d_model": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "init_std": 0.3,
+}
 
 AXES = {f"{axis} {name}": {axis: name} for axis, names in VARIANTS.items() for name in names}
 """Every name on every axis, the rest as GPT-2 has it."""
@@ -70,12 +78,40 @@ FIELDS: dict[str, dict[str, Any]] = {
 """Settings that make a variant without a name."""
 KNOWN: dict[str, dict[str, Any]] = {
     "openai-gpt": {"norm_placement": "post"},
-    "gpt-j": {"norm_placement": "parallel", "positions": "rope", "rope_fraction": 0.5, "tied": False},
-    "gpt-neox": {"norm_placement": "parallel_two", "positions": "rope", "rope_fraction": 0.5, "tied": False},
+    "gpt-j": {
+        "norm_placement": "parallel",
+        "positions": "rope",
+        "rope_fraction": 0.5,
+        "tied": False,
+    },
+    "gpt-neox": {
+        "norm_placement": "parallel_two",
+        "positions": "rope",
+        "rope_fraction": 0.5,
+        "tied": False,
+    },
     "bloom": {"positions": "alibi", "embedding_norm": True},
-    "llama": {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope", "n_kv_head": 2, "bias": False},
-    "olmo-2": {"norm_placement": "res_post", "norm": "rmsnorm", "qk_norm": "full", "positions": "rope", "bias": False},
-    "mistral": {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope", "n_kv_head": 2, "window": 4},
+    "llama": {
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+        "positions": "rope",
+        "n_kv_head": 2,
+        "bias": False,
+    },
+    "olmo-2": {
+        "norm_placement": "res_post",
+        "norm": "rmsnorm",
+        "qk_norm": "full",
+        "positions": "rope",
+        "bias": False,
+    },
+    "mistral": {
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+        "positions": "rope",
+        "n_kv_head": 2,
+        "window": 4,
+    },
     "gemma-2": {
         "norm_placement": "sandwich",
         "norm": "rmsnorm",
@@ -162,7 +198,9 @@ def valid_models(count: int, seed: int, base: Mapping[str, Any] = SMALL) -> Iter
 
 
 def model(name: str, seed: int = 2, stirred: bool = True, **changes: Any) -> GPT:
-    """One of them with initial weights; stirred, so that no gain is 1, no bias 0 and no branch shut."""
+    """One of them with initial weights; stirred, so that no gain is 1, no bias 0 and no branch
+    shut.
+    """
     built = build_model(config(name, **changes), seed)
     return stir(built) if stirred else built
 

@@ -7,7 +7,9 @@ from typing import Any
 
 
 class Page(HTMLParser):
-    """Tables by id with their cells' texts and sort keys, elements with their attributes, visible text."""
+    """Tables by id with their cells' texts and sort keys, elements with their attributes, visible
+    text.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """The kernels on the CPU: the text that a GPU gets, compiled by g++ over `shim/cuda_host_shim.h`.
 
-Compiled once for each text and compiler, into a folder of the user's cache. Needs Linux on x86-64 and g++ 12 or newer.
+Compiled once for each text and compiler, into a folder of the user's cache. Needs Linux on x86-64
+and g++ 12 or newer.
 """
 
 import ctypes
@@ -24,7 +25,12 @@ from andrea.kernels import source
 SHIM = Path(__file__).parent / "shim" / "cuda_host_shim.h"
 ORDERS = (0, 1, 2, 3)
 """Lock-step, reversed run-ahead, two random ones."""
-SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1")
+SANITIZE = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+    "-g1",
+)
 HOPPER = source.Limits(232448, 4)
 Edit = Callable[[str], str]
 
@@ -33,7 +39,11 @@ def unavailable() -> str | None:
     """Why kernels do not run on this CPU; None: they do."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"the CUDA shim is written for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
-    return None if shutil.which("g++") else "the CUDA shim needs g++ 12 or newer (Debian: apt-get install g++)"
+    return (
+        None
+        if shutil.which("g++")
+        else "the CUDA shim needs g++ 12 or newer (Debian: apt-get install g++)"
+    )
 
 
 needs_shim = pytest.mark.skipif(unavailable() is not None, reason=unavailable() or "")
@@ -44,12 +54,18 @@ class KernelError(Exception):
 
 
 def unit_of(module: str) -> tuple[str, ...]:
-    """The modules that are compiled together with one, since a compiler takes longer to start than to translate one."""
+    """The modules that are compiled together with one, since a compiler takes longer to start than
+    to translate one.
+    """
     family, *words = module.split("_")
     real = "f64" if words[-1] == "f64" else "f32"
     if family == "act":
         wanted = f"act_{'_'.join(words[:-1])}_"
-        return tuple(m for m in source.modules(real) if m.startswith(wanted) and m.count("_") == module.count("_"))
+        return tuple(
+            m
+            for m in source.modules(real)
+            if m.startswith(wanted) and m.count("_") == module.count("_")
+        )
     if family == "norm":  # the largest text
         return (module,)
     return tuple(m for m in source.modules(real) if m.startswith(f"{family}_"))
@@ -68,7 +84,9 @@ def cache_folder() -> Path:
 
 @cache
 def _compiler() -> str:
-    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    return subprocess.run(
+        ["g++", "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
 
 
 def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> Path:
@@ -77,7 +95,18 @@ def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> P
     Args:
         keep: False compiles into a temporary folder that the caller removes (the library's parent).
     """
-    command = ["g++", "-x", "c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fvisibility=hidden", *options]
+    command = [
+        "g++",
+        "-x",
+        "c++",
+        "-std=c++20",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-w",
+        "-fvisibility=hidden",
+        *options,
+    ]
     key = "\0".join([text, SHIM.read_text(encoding="utf-8"), _compiler(), *command])
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     folder = cache_folder() if keep else Path(tempfile.mkdtemp(prefix="andrea-shim-"))
@@ -134,11 +163,15 @@ def call(
     chosen = None if blocks is None else (ctypes.c_long * len(blocks))(*blocks)
     shape = (ctypes.c_uint(n) for n in (grid, 1, 1, block, 1, 1, shared))
     count = ctypes.c_long(0 if blocks is None else len(blocks))
-    status = library.shim_launch(name.encode(), *shape, pointers, ctypes.c_int(order), chosen, count)
+    status = library.shim_launch(
+        name.encode(), *shape, pointers, ctypes.c_int(order), chosen, count
+    )
     if status == 3:
         raise KernelError(library.shim_message().decode())
     if status:
-        raise KernelError(f"{name}: grid {grid}, block {block}, {shared} bytes of shared memory: status {status}")
+        raise KernelError(
+            f"{name}: grid {grid}, block {block}, {shared} bytes of shared memory: status {status}"
+        )
 
 
 class HostBackend:
@@ -147,7 +180,8 @@ class HostBackend:
     Args:
         order: of the threads, see the shim; a launch may name another.
         limits: what plans of launches assume.
-        sanitize: with the address and undefined-behaviour sanitizers; the process must have libasan preloaded.
+        sanitize: with the address and undefined-behaviour sanitizers; the process must have libasan
+            preloaded.
         edit: by module, applied to its text before it is compiled, alone: a planted bug.
     """
 
@@ -169,9 +203,16 @@ class HostBackend:
         edit = self._edit.get(module)
         unit = self._unit.setdefault(module, (module,) if edit else unit_of(module))
         if unit not in self._libraries:
-            options = [*(SANITIZE if self._sanitize else ()), *(["-DACC=double"] if module.endswith("_f64") else [])]
+            options = [
+                *(SANITIZE if self._sanitize else ()),
+                *(["-DACC=double"] if module.endswith("_f64") else []),
+            ]
             text = text_of(unit)
-            path = compile_text(edit(text), [*options, "-O0"], keep=False) if edit else compile_text(text, options)
+            path = (
+                compile_text(edit(text), [*options, "-O0"], keep=False)
+                if edit
+                else compile_text(text, options)
+            )
             self._libraries[unit] = opened(path)
             if edit:
                 shutil.rmtree(path.parent)
@@ -211,10 +252,17 @@ class HostBackend:
 
     def run(self, plan: source.Launch, values: dict[str, Any], **keywords: Any) -> None:
         """`launch` of a plan with named arguments."""
-        self.launch(plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values), **keywords)
+        self.launch(
+            plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values), **keywords
+        )
 
 
-_C_TYPES = {np.int32: ctypes.c_int32, np.int64: ctypes.c_int64, np.float32: ctypes.c_float, np.float64: ctypes.c_double}
+_C_TYPES = {
+    np.int32: ctypes.c_int32,
+    np.int64: ctypes.c_int64,
+    np.float32: ctypes.c_float,
+    np.float64: ctypes.c_double,
+}
 
 
 def _c_value(arg: Any) -> Any:

@@ -1,4 +1,5 @@
-"""A training that takes no time, for tests of the study engine: real store, real claims, synthetic losses.
+"""A training that takes no time, for tests of the study engine: real store, real claims, synthetic
+losses.
 
 As a script it is a controller: `python study_fakes.py ROOT STUDY SLOTS`.
 """
@@ -17,26 +18,33 @@ from pathlib import Path
 import yaml
 
 from andrea.config import RunConfig, merge
+from andrea.execution import dispatch
+from andrea.execution.executors import InlineExecutor
+from andrea.execution.local import LocalExecutor
+from andrea.records.events import Observer
+from andrea.records.extras import Asked
 from andrea.store.digest import digest
 from andrea.store.files import append_line, read_json, read_lines
 from andrea.store.runs import RunBusy, RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import dispatch, frozen, speed
-from andrea.study.asked import Asked
 from andrea.study.controller import run_study
-from andrea.study.events import Observer
-from andrea.study.executors import InlineExecutor
-from andrea.study.local import LocalExecutor
+from andrea.study.plan import frozen
+from andrea.study.stages import arm_speed as speed
 
 RUN = "study_fakes:run"
-PRELOAD = ("andrea.config", "andrea.study.worker", "andrea.store.runs", "yaml")
+PRELOAD = ("andrea.config", "andrea.execution.worker", "andrea.store.runs", "yaml")
 BEST = {"gelu_tanh": -2.4, "gelu": -2.4, "relu": -2.6, "swiglu": -2.2}
 """log10 of the best learning rate by activation, the factor of these studies."""
 FROZEN_AT = "2026-01-01T00:00:00+00:00"
 
 
 def identify(config, fingerprint, platform, repeat=0):
-    identity = {"config": config.model_dump(mode="json"), "data": fingerprint, "platform": platform, "repeat": repeat}
+    identity = {
+        "config": config.model_dump(mode="json"),
+        "data": fingerprint,
+        "platform": platform,
+        "repeat": repeat,
+    }
     return identity, digest(identity)
 
 
@@ -49,22 +57,35 @@ SYNTHETIC = {
 
 
 def measure(folder, study, say, budget_s=0.0):
-    """What `andrea.study.speed.measure` does, in no time: a step of ReLU takes four fifths of one of the baseline."""
-    ratios = {arm: {"ratio": 0.8 if arm == "relu" else 1.0} for arm in study.arms if arm != study.baseline}
-    folder.write(speed.FILE, {"format": speed.FORMAT, "arms": {arm: {} for arm in study.arms}, "ratio": ratios})
+    """What `andrea.study.stages.arm_speed.measure` does, in no time: a step of ReLU takes four
+    fifths of one of the baseline.
+    """
+    ratios = {
+        arm: {"ratio": 0.8 if arm == "relu" else 1.0} for arm in study.arms if arm != study.baseline
+    }
+    folder.write(
+        speed.FILE,
+        {"format": speed.FORMAT, "arms": {arm: {} for arm in study.arms}, "ratio": ratios},
+    )
     return speed.read(folder, study)
 
 
 def patched(monkeypatch):
-    """For one test: the synthetic identity, a controller that looks around often, and no waiting for the disk."""
+    """For one test: the synthetic identity, a controller that looks around often, and no waiting
+    for the disk.
+    """
     for name, fake in SYNTHETIC.items():
         monkeypatch.setattr(frozen, name, fake)
     monkeypatch.setattr(speed, "measure", measure)
     monkeypatch.setattr(dispatch, "POLL_S", 0.02)
-    monkeypatch.setattr(os, "fsync", lambda file: None)  # a kill loses nothing that was written; a power cut would
+    monkeypatch.setattr(
+        os, "fsync", lambda file: None
+    )  # a kill loses nothing that was written; a power cut would
 
 
-def make_study(root, name="study", arms=("gelu_tanh", "relu"), train=None, frozen_at=FROZEN_AT, **protocol):
+def make_study(
+    root, name="study", arms=("gelu_tanh", "relu"), train=None, frozen_at=FROZEN_AT, **protocol
+):
     """A frozen ablation of the activation, the first arm its baseline."""
     store = RunStore(root)
     asked = {
@@ -73,9 +94,13 @@ def make_study(root, name="study", arms=("gelu_tanh", "relu"), train=None, froze
         "arms": {arm: {"set": {"model.activation": arm}} for arm in arms},
         "protocol": {"m": 0.05, "seeds": 3, **protocol},
     }
-    common = merge({"model": {"vocab_size": 256}, "train": {"tokens": 512, "device": "cpu"}}, train or {})
+    common = merge(
+        {"model": {"vocab_size": 256}, "train": {"tokens": 512, "device": "cpu"}}, train or {}
+    )
     configs = {
-        arm: RunConfig.model_validate(merge(common, {"model": {"activation": arm}})).model_dump(mode="json")
+        arm: RunConfig.model_validate(merge(common, {"model": {"activation": arm}})).model_dump(
+            mode="json"
+        )
         for arm in arms
     }
     return write_study(store, name, "ablation", asked, configs, arms[0], frozen_at), store
@@ -88,7 +113,10 @@ def write_study(store, name, kind, asked, configs, baseline, frozen_at=FROZEN_AT
     (folder.path / "protocol.yaml").write_text(yaml.safe_dump(asked, sort_keys=False))
     resolved = {
         "fingerprint": "fake",
-        "arms": {arm: {"label": arm, "config": config, "asked": config} for arm, config in configs.items()},
+        "arms": {
+            arm: {"label": arm, "config": config, "asked": config}
+            for arm, config in configs.items()
+        },
         "baseline": baseline,
         "platform": {"torch": "fake", "device": "fake"},
         "frozen_at": frozen_at,
@@ -150,8 +178,9 @@ def verdict(folder, arm="relu"):
 
 
 def misbehave(root, do, times=1000, **match):
-    """From now on runs that match (activation, norm_placement, lr, seed, eval_part, init_seed, tokens, repeat) do this,
-    at their first `times` attempts."""
+    """From now on runs that match (activation, norm_placement, lr, seed, eval_part, init_seed,
+    tokens, repeat) do this, at their first `times` attempts.
+    """
     append_line(Path(root) / "behaviour.jsonl", {"do": do, "times": times, "match": match})
 
 
@@ -178,7 +207,9 @@ def run(root, cfg, data_folder, run_id, identity):
 
 
 def note_device(root, cfg, data_folder, run_id, identity):
-    """A job that only says which device it was given, after long enough for two to run side by side."""
+    """A job that only says which device it was given, after long enough for two to run side by
+    side.
+    """
     time.sleep(0.5)
     with (root / "devices.log").open("a") as log:
         log.write(os.environ["CUDA_VISIBLE_DEVICES"] + "\n")
@@ -195,7 +226,9 @@ def note_process(root, cfg, data_folder, run_id, identity):
 
 
 def train(root, cfg, run_id, attempt):
-    (attempt / "metrics.jsonl").unlink(missing_ok=True)  # an earlier attempt's, which left no checkpoint
+    (attempt / "metrics.jsonl").unlink(
+        missing_ok=True
+    )  # an earlier attempt's, which left no checkpoint
     append_line(attempt / "metrics.jsonl", {"kind": "train", "step": 1, "tokens": 512, "loss": 3.0})
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
     do = _behaviour(root, cfg, run_id, attempt)
@@ -230,7 +263,9 @@ def _behaviour(root, cfg, run_id, attempt):
     }
     attempts = (root / "trained.log").read_text().split().count(run_id)
     for rule in read_lines(root / "behaviour.jsonl"):
-        if attempts <= rule["times"] and all(seen[key] == value for key, value in rule["match"].items()):
+        if attempts <= rule["times"] and all(
+            seen[key] == value for key, value in rule["match"].items()
+        ):
             return rule["do"]
     return None
 
@@ -239,7 +274,10 @@ def result_of(cfg, do=None, root=None):
     """A parabola in log10 lr with seeded noise; `edge` moves the optimum far above the grid."""
     best = BEST[cfg.model.activation] if do != "edge" else 0.5
     seeds = cfg.seed if cfg.init_seed is None else f"{cfg.seed} {cfg.init_seed}"
-    noise = int(hashlib.sha256(f"{seeds} {cfg.model.activation} {cfg.train.lr}".encode()).hexdigest()[:6], 16)
+    noise = int(
+        hashlib.sha256(f"{seeds} {cfg.model.activation} {cfg.train.lr}".encode()).hexdigest()[:6],
+        16,
+    )
     loss = 2.5 + 0.2 * (math.log10(cfg.train.lr) - best) ** 2 + 0.002 * (noise / 0xFFFFFF - 0.5)
     loss -= 0.3 * math.log2(cfg.train.tokens / 512) if do != "blind" else 0.0
     loss += 0.1 if do == "shift" else 0.0
@@ -274,6 +312,8 @@ if __name__ == "__main__":
     speed.measure = measure
     store_, study_, slots_ = RunStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     summary = run_study(
-        StudyFolder(store_.root / "studies" / study_), store_, LocalExecutor(slots_, run=RUN, preload=PRELOAD)
+        StudyFolder(store_.root / "studies" / study_),
+        store_,
+        LocalExecutor(slots_, run=RUN, preload=PRELOAD),
     )
     sys.exit(0 if summary.complete else 1)

@@ -1,12 +1,14 @@
-"""Trainings that checkpoint as often as they may. As a script, their controller: `study_real.py ROOT STUDY SLOTS`."""
+"""Trainings that checkpoint as often as they may. As a script, their controller: `study_real.py
+ROOT STUDY SLOTS`.
+"""
 
 import sys
 from pathlib import Path
 
+from andrea.execution.local import LocalExecutor
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.controller import run_study
-from andrea.study.local import LocalExecutor
 
 
 def run(root, cfg, data_folder, run_id, identity):

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from andrea.analysis import cache, points, shards
 from andrea.analysis.load import Study, load
+from andrea.analysis.tables import cache, points, shards
 from andrea.errors import UserError, warn
 from andrea.store.files import write_json
 
@@ -59,11 +59,18 @@ def read(writer: Writer) -> Study:
 def logged(writer: Writer) -> pd.DataFrame:
     """The curves as the lines of metrics.jsonl say them, in the order of the plan."""
     rows = []
-    for plan in {(run["arm"], run["phase"], run["run_id"]): run for run in writer.folder.runs()}.values():
+    for plan in {
+        (run["arm"], run["phase"], run["run_id"]): run for run in writer.folder.runs()
+    }.values():
         for record in writer.store.metrics(plan["run_id"]):
             if record["kind"] in ("train", "eval"):
-                told = {key: record.get(key) for key in ("kind", "step", "tokens", "loss", "bpb", "grad_norm")}
-                rows.append({key: plan[key] for key in ("arm", "phase", "seed", "lr", "run_id")} | told)
+                told = {
+                    key: record.get(key)
+                    for key in ("kind", "step", "tokens", "loss", "bpb", "grad_norm")
+                }
+                rows.append(
+                    {key: plan[key] for key in ("arm", "phase", "seed", "lr", "run_id")} | told
+                )
     return pd.DataFrame(rows)
 
 
@@ -116,19 +123,24 @@ def test_a_part_is_the_whole_filtered(whole: Writer) -> None:
     study = read(whole)
     every = study.curves
     part = study.part("curves", ["arm", "tokens", "loss"], phase="replicate", kind="eval")
-    expected = every[(every["phase"] == "replicate") & (every["kind"] == "eval")][["arm", "tokens", "loss"]]
+    expected = every[(every["phase"] == "replicate") & (every["kind"] == "eval")][
+        ["arm", "tokens", "loss"]
+    ]
     assert_frame_equal(part, expected.reset_index(drop=True))
     some = every["run_id"].unique()[[5, 2]]
     assert set(study.part("curves", ["run_id"], run_id=some)["run_id"]) == set(some)
     seed = every["seed"].iloc[0]  # numpy's, as a table gives it
     assert (
-        len(study.part("curves", seed=seed, arm=["post"])) == ((every["seed"] == seed) & (every["arm"] == "post")).sum()
+        len(study.part("curves", seed=seed, arm=["post"]))
+        == ((every["seed"] == seed) & (every["arm"] == "post")).sum()
     )
     layers = study.part("layers", quantity=["attn_rms", "mlp_rms"])
     assert set(layers["quantity"]) == {"attn_rms", "mlp_rms"}
     assert study.part("documents", document="speech-1")["document"].eq("speech-1").all()
     assert study.part("curves", arm="nobody").columns.tolist() == every.columns.tolist()
-    assert study.part("curves", arm="nobody").dtypes.equals(every.dtypes), "an empty part has the same kinds of columns"
+    assert study.part("curves", arm="nobody").dtypes.equals(every.dtypes), (
+        "an empty part has the same kinds of columns"
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,17 +159,23 @@ def test_a_part_that_there_is_not_is_told_with_the_nearest(
         read(whole).part("curves", quantity="attn_rms")
 
 
-def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_twice(copy: Writer) -> None:
+def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_twice(
+    copy: Writer,
+) -> None:
     plan = next(run for run in copy.folder.runs() if run["phase"] == "replicate")
     copy.folder.add_run(plan | {"phase": "budget", "why": "equal flops"})
     curves = read(copy).curves
     twice = curves[curves["run_id"] == plan["run_id"]]
     assert twice["phase"].value_counts().to_dict() == {"replicate": 111, "budget": 111}
-    one, other = (twice[twice["phase"] == phase]["loss"].tolist() for phase in ("replicate", "budget"))
+    one, other = (
+        twice[twice["phase"] == phase]["loss"].tolist() for phase in ("replicate", "budget")
+    )
     assert one == other
 
 
-def test_only_the_shard_with_the_changed_run_is_made_again(copy: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_shard_with_the_changed_run_is_made_again(
+    copy: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache, "SHARD", 4)
     before = read(copy).curves
     files = files_of(copy)
@@ -201,7 +219,9 @@ def test_a_run_on_its_way_is_read_anew_every_time_and_kept_in_no_shard(tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", None])
-def test_a_cache_file_that_is_damaged_or_gone_is_made_again(copy: Writer, content: bytes | None) -> None:
+def test_a_cache_file_that_is_damaged_or_gone_is_made_again(
+    copy: Writer, content: bytes | None
+) -> None:
     built = read(copy)
     assert len(built.curves) and len(built.documents)
     for path in files_of(copy):
@@ -224,14 +244,21 @@ def test_no_byte_of_a_cache_file_can_change_a_number_unseen(tmp_path: Path) -> N
     good = path.read_bytes()
     damaged = [good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :] for at in range(len(good))]
     assert shards.load(good, ["loss"], {}) is not None
-    assert all(shards.load(content, ["loss"], {}) is None for content in [*damaged, b"", good[:-1], good[4:]])
+    assert all(
+        shards.load(content, ["loss"], {}) is None
+        for content in [*damaged, b"", good[:-1], good[4:]]
+    )
     path.write_bytes(damaged[len(good) // 2])
     assert_frame_equal(read(writer).curves, built.curves)
     assert path.read_bytes() == good, "what is made again is the same to the byte"
 
 
-def test_a_store_that_cannot_be_written_is_read_and_left_alone(copy: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy.store.root / "cache").write_text("a file where the folder would be: nothing can be written, not even by root")
+def test_a_store_that_cannot_be_written_is_read_and_left_alone(
+    copy: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copy.store.root / "cache").write_text(
+        "a file where the folder would be: nothing can be written, not even by root"
+    )
     before = sorted(copy.store.root.rglob("*"))
     study = read(copy)
     assert len(study.curves) == len(logged(copy))
@@ -246,7 +273,9 @@ def test_a_store_that_cannot_be_written_is_read_and_left_alone(copy: Writer, mon
     assert not temporary.exists()
 
 
-def test_a_read_only_mount_with_a_cache_uses_it(copy: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_mount_with_a_cache_uses_it(
+    copy: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = read(copy)
     assert len(built.curves) and len(built.documents)
 
@@ -262,9 +291,11 @@ def test_a_read_only_mount_with_a_cache_uses_it(copy: Writer, monkeypatch: pytes
 @pytest.mark.slow
 def test_processes_that_build_at_once_read_the_same(copy: Writer) -> None:
     program = (
-        "import sys; from andrea.analysis import cache; from andrea.analysis.load import load; cache.SHARD = 2\n"
+        "import sys; from andrea.analysis import cache; from andrea.analysis.load import load; "
+        "cache.SHARD = 2\n"
         "study = load(sys.argv[1], sys.argv[2]); curves = study.curves\n"
-        "print(len(curves), repr(float(curves['loss'].sum())), len(study.layers), len(study.documents))"
+        "print(len(curves), repr(float(curves['loss'].sum())), len(study.layers), "
+        "len(study.documents))"
     )
     command = [sys.executable, "-c", program, copy.folder.path.name, str(copy.store.root)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -298,16 +329,25 @@ def test_damage_is_said_every_time_and_costs_what_is_damaged_alone(
     with (torn / "metrics.jsonl").open("ab") as file:
         file.write(b'garbage\n{"kind": "train", "step": 1')
     with (numberless / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"kind": "eval", "step": "x", "tokens": 1, "loss": 2}\n{"kind": "layers", "grad_norm": 3}\n')
+        file.write(
+            b'{"kind": "eval", "step": "x", "tokens": 1, "loss": 2}\n{"kind": "layers", '
+            b'"grad_norm": 3}\n'
+        )
     (lost / "result.json").write_text("{")
-    write_json(nameless / "result.json", copy.store.result(plans[3]["run_id"]) | {"documents": [{"tokens": 5}]})
+    write_json(
+        nameless / "result.json",
+        copy.store.result(plans[3]["run_id"]) | {"documents": [{"tokens": 5}]},
+    )
     for _ in range(2):
         warn.cache_clear()
         study = read(copy)
         assert_frame_equal(study.curves, whole.curves)
         assert_frame_equal(study.layers, whole.layers)
         assert study.runs["outcome"].iloc[2] == "missing" and len(study.curves)
-        assert set(whole.documents["run_id"]) - set(study.documents["run_id"]) == {lost.name, nameless.name}
+        assert set(whole.documents["run_id"]) - set(study.documents["run_id"]) == {
+            lost.name,
+            nameless.name,
+        }
         said = capsys.readouterr().err
         assert f"{torn / 'metrics.jsonl'}: damaged lines skipped: 1" in said
         assert f"{numberless / 'metrics.jsonl'}: records without numbers skipped: 2" in said
@@ -345,5 +385,9 @@ def test_lines_read_at_once_and_one_by_one_agree_to_the_bit(lines: list[str], to
 
 def test_ordinary_lines_take_the_quick_way(whole: Writer) -> None:
     for plan in whole.folder.runs()[:3]:
-        lines = (whole.store.folder(plan["run_id"]) / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        lines = (
+            (whole.store.folder(plan["run_id"]) / "metrics.jsonl")
+            .read_bytes()
+            .splitlines(keepends=True)
+        )
         assert points._quickly(lines) is not None

@@ -10,10 +10,15 @@ import pandas as pd
 import pytest
 from analysis_store import INITIAL, TOKENS, Writer, finished, swept
 
-from andrea.analysis import curves, figures, frames, load, summaries, text, words
+from andrea.analysis import load
+from andrea.analysis.chapters import sentences as words
+from andrea.analysis.figures import replicates as figures
+from andrea.analysis.tables import curves, frames, summaries
+from andrea.cli.show.verdict_table import verdict_table
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.text import numbers as text
 from andrea.verdict.seeds import replication_seed
 
 
@@ -25,10 +30,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Writer:
 
 @pytest.fixture(scope="module")
 def lossy(tmp_path_factory: pytest.TempPathFactory) -> Writer:
-    """post loses one replicate to a stall and one to NaN, although its survivors are far below the baseline."""
+    """post loses one replicate to a stall and one to NaN, although its survivors are far below the
+    baseline.
+    """
     fates = {"post": {1: "stalled", 3: "diverged"}}
     return finished(
-        tmp_path_factory.mktemp("lossy"), {"post": -0.3, "third": 0.0}, arms=("pre", "post", "third"), fates=fates
+        tmp_path_factory.mktemp("lossy"),
+        {"post": -0.3, "third": 0.0},
+        arms=("pre", "post", "third"),
+        fates=fates,
     )
 
 
@@ -66,7 +76,10 @@ def test_layers_are_counted_from_the_embedding(whole: Writer) -> None:
 
 def test_differences_are_arm_minus_baseline_at_the_same_seed(whole: Writer) -> None:
     study = load.load(whole.folder, whole.store)
-    expected = [whole.losses["post", replication_seed(i)] - whole.losses["pre", replication_seed(i)] for i in range(5)]
+    expected = [
+        whole.losses["post", replication_seed(i)] - whole.losses["pre", replication_seed(i)]
+        for i in range(5)
+    ]
     assert study.differences["difference"].tolist() == pytest.approx(expected, abs=1e-12)
     judged = study.verdicts.set_index("arm").loc["post"]
     assert judged["mean"] == pytest.approx(np.mean(expected), abs=1e-12)
@@ -75,7 +88,12 @@ def test_differences_are_arm_minus_baseline_at_the_same_seed(whole: Writer) -> N
 def test_s42_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer) -> None:
     study = load.load(lossy.folder, lossy.store)
     row = study.verdicts.set_index("arm").loc["post"]
-    assert (row["verdict"], row["diverged"], row["stalled"], row["completed"]) == ("unstable", 1, 1, 3)
+    assert (row["verdict"], row["diverged"], row["stalled"], row["completed"]) == (
+        "unstable",
+        1,
+        1,
+        3,
+    )
     assert math.isnan(row["mean"]) and math.isnan(row["low"])
     losses = summaries.final_losses(study).set_index("arm")
     assert math.isnan(losses.loc["post", "mean"]) and losses.loc["post", "n"] == 3
@@ -83,14 +101,21 @@ def test_s42_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer
         np.mean([lossy.losses["third", replication_seed(i)] for i in range(5)])
     )
     answer = words.answer(study)
-    assert "post is unstable (2 of 5 replicates diverged or stalled)" in answer and "post is better" not in answer
-    terminal = {row["arm"]: row for row in text.verdict_table(lossy.folder)}
-    assert terminal["post"]["verdict"] == "unstable" and terminal["post"]["difference"] == text.NOTHING
+    assert (
+        "post is unstable (2 of 5 replicates diverged or stalled)" in answer
+        and "post is better" not in answer
+    )
+    terminal = {row["arm"]: row for row in verdict_table(lossy.folder)}
+    assert (
+        terminal["post"]["verdict"] == "unstable" and terminal["post"]["difference"] == text.NOTHING
+    )
 
 
 def test_s42_the_mean_curve_ends_where_a_seed_has_no_finite_loss(lossy: Writer) -> None:
     study = load.load(lossy.folder, lossy.store)
-    evaluated = study.curves[(study.curves["phase"] == "replicate") & (study.curves["kind"] == "eval")]
+    evaluated = study.curves[
+        (study.curves["phase"] == "replicate") & (study.curves["kind"] == "eval")
+    ]
     assert evaluated["loss"].isna().sum() == 5, "the diverged run's records are kept, as NaN"
     mean = curves.over_seeds(evaluated)
     post = mean[mean["arm"] == "post"].set_index("tokens")
@@ -106,12 +131,21 @@ def test_s43_grouped_curves_stand_at_logged_steps_only() -> None:
     assert told["tokens"].tolist() == [0, 10, 15], "no step is made up"
     assert told["n"].tolist() == [2, 1, 1]
     assert told["mean"].iloc[0] == pytest.approx(3.1)
-    assert told["mean"].iloc[1:].isna().all(), "one seed of two is no mean, and nothing is filled in"
+    assert told["mean"].iloc[1:].isna().all(), (
+        "one seed of two is no mean, and nothing is filled in"
+    )
 
 
 def test_differences_along_training_pair_logged_steps_of_one_seed() -> None:
-    rows = [("a", 1, "x", 0, 3.0), ("a", 1, "x", 10, 2.0), ("b", 1, "y", 0, 3.5), ("b", 1, "y", 20, 1.0)]
-    told = curves.paired(pd.DataFrame(rows, columns=["arm", "seed", "run_id", "tokens", "loss"]), "a")
+    rows = [
+        ("a", 1, "x", 0, 3.0),
+        ("a", 1, "x", 10, 2.0),
+        ("b", 1, "y", 0, 3.5),
+        ("b", 1, "y", 20, 1.0),
+    ]
+    told = curves.paired(
+        pd.DataFrame(rows, columns=["arm", "seed", "run_id", "tokens", "loss"]), "a"
+    )
     assert told[["arm", "tokens", "loss"]].to_numpy().tolist() == [["b", 0, 0.5]]
 
 
@@ -131,16 +165,25 @@ def test_thinning_selects_points_and_never_loses_a_spike_or_the_end() -> None:
 @pytest.mark.parametrize("points", [50, 200, 201, 2000])
 def test_s44_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
     draw, tokens = np.random.default_rng(1), np.linspace(0, 1_000_000, points).round().astype(int)
-    runs = [{"arm": "a", "run_id": run, "tokens": tokens, "loss": 3 + draw.normal(size=points)} for run in ("x", "y")]
+    runs = [
+        {"arm": "a", "run_id": run, "tokens": tokens, "loss": 3 + draw.normal(size=points)}
+        for run in ("x", "y")
+    ]
     frame = pd.concat(map(pd.DataFrame, runs), ignore_index=True)
     told = curves.over_seeds(curves.thin(frame)).set_index("tokens")
     for step, values in frame.groupby("tokens")["loss"]:
         if step in told.index:
-            assert told.loc[step, ["mean", "low", "high"]].tolist() == [values.mean(), values.min(), values.max()]
+            assert told.loc[step, ["mean", "low", "high"]].tolist() == [
+                values.mean(),
+                values.min(),
+                values.max(),
+            ]
     assert {tokens[0], tokens[-1]} <= set(told.index) and len(told) >= min(points, 200)
     ended = pd.DataFrame({"run_id": ["x", "y"], "outcome": "completed", "stalled": False})
     figure = str(figures.loss_curves(frame.assign(seed=1), ended, ["a"], "loss"))
-    assert not [word for word in ("loess", "regression", "window", "monotone", "basis") if word in figure]
+    assert not [
+        word for word in ("loess", "regression", "window", "monotone", "basis") if word in figure
+    ]
 
 
 def test_a_half_finished_study_says_what_is_missing(tmp_path: Path) -> None:
@@ -148,14 +191,20 @@ def test_a_half_finished_study_says_what_is_missing(tmp_path: Path) -> None:
     writer.tune()
     writer.replicate({"post": 0.08}, seeds=3, pre={2: "missing"}, post={1: "failed"})
     study = load.load(writer.folder, writer.store)
-    assert study.runs["outcome"].value_counts().to_dict() == {"completed": 18, "missing": 1, "failed": 1}
+    assert study.runs["outcome"].value_counts().to_dict() == {
+        "completed": 18,
+        "missing": 1,
+        "failed": 1,
+    }
     assert not study.complete
     assert (study.verdicts["verdict"] == ["baseline", "pending"]).all()
     missing = "\n".join(words.what_is_missing(study))
     assert "pre, replicate: 1 missing of 3 planned runs" in missing
     assert "out of memory" in missing
     assert "post: 2 replicates not planned yet" in missing
-    assert words.answer(study).startswith("Not decided yet: 18 of 20 planned runs are done, 1 failed")
+    assert words.answer(study).startswith(
+        "Not decided yet: 18 of 20 planned runs are done, 1 failed"
+    )
 
 
 def test_a_study_with_nothing_but_its_protocol_loads(tmp_path: Path) -> None:
@@ -170,7 +219,9 @@ def test_a_running_run_is_seen_as_far_as_it_is(tmp_path: Path) -> None:
     run = writer.plan("pre", "tune", "grid", 0.001, 1)
     with writer.store.claim(run["run_id"]) as claim:
         attempt = claim.attempt({}, {})
-        (attempt / "metrics.jsonl").write_text('{"kind":"eval","step":0,"tokens":0,"loss":5.5,"bpb":8.0}\n{"kind":"tr')
+        (attempt / "metrics.jsonl").write_text(
+            '{"kind":"eval","step":0,"tokens":0,"loss":5.5,"bpb":8.0}\n{"kind":"tr'
+        )
         study = load.load(writer.folder, writer.store)
         assert study.runs["outcome"].tolist() == ["running"]
         assert study.curves["loss"].tolist() == [5.5], "the torn line is dropped"
@@ -186,7 +237,9 @@ def test_a_sweeps_repeated_trial_keeps_its_row_and_shares_its_run(tmp_path: Path
     study = load.load(writer.folder, writer.store)
     trials = summaries.trial_values(study)
     assert trials["trial"].tolist() == list(range(12))
-    assert trials["loss"].tolist() == pytest.approx([row["loss"] for row in writer.folder.read("best.json")["trials"]])
+    assert trials["loss"].tolist() == pytest.approx(
+        [row["loss"] for row in writer.folder.read("best.json")["trials"]]
+    )
     assert trials.loc[3, ["outcome", "ok", "loss"]].tolist() == ["stalled", False, INITIAL]
     once = study.curves[(study.curves["kind"] == "eval") & (study.curves["tokens"] == TOKENS)]
     assert len(once) == 11, "the shared run's curve is there once"
@@ -199,21 +252,37 @@ def test_intervals_agree_with_scipy() -> None:
     expected = stats.t.interval(0.95, 3, loc=values.mean(), scale=values.std(ddof=1) / 2)
     assert summaries.mean_interval(values) == pytest.approx(expected)
     low, high = summaries.sd_interval(1.0, 5)
-    assert (low, high) == pytest.approx((0.5991, 2.8736), abs=1e-3), "the textbook's factors for n = 5"
+    assert (low, high) == pytest.approx((0.5991, 2.8736), abs=1e-3), (
+        "the textbook's factors for n = 5"
+    )
 
 
 def test_numbers_are_written_as_a_reader_can_copy_them() -> None:
-    assert [text.rate(x) for x in (0.00316, 0.0316, 3.16e-5, 1e-6)] == ["0.00316", "0.0316", "3.16e-5", "1.0e-6"]
+    assert [text.rate(x) for x in (0.00316, 0.0316, 3.16e-5, 1e-6)] == [
+        "0.00316",
+        "0.0316",
+        "3.16e-5",
+        "1.0e-6",
+    ]
     assert text.interval(-0.01234, 0.5) == "[−0.0123, +0.5000]"
     assert text.signed(float("nan")) == text.NOTHING == text.count(pd.NA)
-    assert [text.seconds(s) for s in (0.41, 24, 303, 7800)] == ["0.4 s", "24 s", "5 min 3 s", "2 h 10 min"]
+    assert [text.seconds(s) for s in (0.41, 24, 303, 7800)] == [
+        "0.4 s",
+        "24 s",
+        "5 min 3 s",
+        "2 h 10 min",
+    ]
     assert [text.small(x) for x in (0.00003212, 0.02)] == ["0.000032", "0.0200"]
 
 
 def test_s46_loading_a_study_needs_neither_torch_nor_altair() -> None:
-    program = "import andrea.analysis.build, sys; print([name in sys.modules for name in ('torch', 'altair')])"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = "import andrea.analysis.formats.build, sys; print([name in sys.modules for name in ('torch', 'altair')])"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[False, False]"
-    program = "import andrea.analysis.text, sys; print('pandas' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = "import andrea.text.numbers, sys; print('pandas' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "False", "the terminal's table is quick"

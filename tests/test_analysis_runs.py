@@ -11,8 +11,8 @@ import pytest
 from analysis_store import Writer, finished
 
 import andrea.analysis.load
-from andrea.analysis import frames, judged
 from andrea.analysis.load import load, load_all, load_run
+from andrea.analysis.tables import frames, judged
 from andrea.errors import UserError, warn
 from andrea.store.runs import RunStore
 
@@ -22,7 +22,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     """Two arms, one replicate failed, in `andrea-runs` of some folder."""
-    return finished(tmp_path_factory.mktemp("project") / "andrea-runs", fates={"post": {2: "failed"}})
+    return finished(
+        tmp_path_factory.mktemp("project") / "andrea-runs", fates={"post": {2: "failed"}}
+    )
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def project(whole: Writer, monkeypatch: pytest.MonkeyPatch) -> Path:
     return whole.store.root.parent
 
 
-def test_a_study_is_opened_by_its_name_its_folders_name_or_its_folder(whole: Writer, project: Path) -> None:
+def test_a_study_is_opened_by_its_name_its_folders_name_or_its_folder(
+    whole: Writer, project: Path
+) -> None:
     path = whole.folder.path
     ways = [
         load("norm-placement"),
@@ -49,7 +53,9 @@ def test_a_study_is_opened_by_its_name_its_folders_name_or_its_folder(whole: Wri
 
 
 def test_a_study_that_there_is_not_is_told_with_the_nearest(whole: Writer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no study 'norm-placment' in .*; did you mean 'norm-placement'"):
+    with pytest.raises(
+        UserError, match=r"no study 'norm-placment' in .*; did you mean 'norm-placement'"
+    ):
         load("norm-placment", whole.store)
     with pytest.raises(UserError, match=r"no study 'x' in .*there are none"):
         load("x", tmp_path)
@@ -83,11 +89,17 @@ def test_a_run_is_opened_by_the_beginning_of_its_id(whole: Writer) -> None:
     assert not (whole.store.root / "cache" / f"run-{view.run_id}").exists()
 
 
-def test_a_run_without_a_result_and_one_of_no_study_are_opened_too(whole: Writer, tmp_path: Path) -> None:
+def test_a_run_without_a_result_and_one_of_no_study_are_opened_too(
+    whole: Writer, tmp_path: Path
+) -> None:
     failed = load(whole.folder, whole.store).runs.query("outcome == 'failed'")["run_id"].iloc[0]
     view = load_run(whole.store, failed)
     assert view.result is None and view.path.name == f"{failed}.1"
-    assert view.row["outcome"] == "failed" and "out of memory" in view.row["reason"] and view.curves.empty
+    assert (
+        view.row["outcome"] == "failed"
+        and "out of memory" in view.row["reason"]
+        and view.curves.empty
+    )
     writer = Writer(tmp_path)
     run = {"arm": "pre", "phase": "tune", "lr": 0.001, "seed": 1, "run_id": "ab" * 32}
     writer.train(run, 2.5)
@@ -101,20 +113,29 @@ def test_a_prefix_that_names_no_run_or_several_is_refused(tmp_path: Path) -> Non
     for run_id in ("abcdef" + "0" * 58, "abcdef" + "1" * 58):
         store.folder(run_id).mkdir(parents=True)
     store.folder("abcdef" + "1" * 58).with_name("abcdef" + "1" * 58 + ".log").write_text("")
-    with pytest.raises(UserError, match=r"'abcdef': 2 runs begin so \(abcdef0000000000, abcdef1111111111\); give more"):
+    with pytest.raises(
+        UserError,
+        match=r"'abcdef': 2 runs begin so \(abcdef0000000000, abcdef1111111111\); give more",
+    ):
         load_run(store, "abcdef")
     with pytest.raises(UserError, match=r"begins with 'abcdee'; did you mean 'abcdef'\?"):
         load_run(store, "abcdee")
     with pytest.raises(UserError, match=r"begins with '123456'; a study's report lists"):
         load_run(store, "123456")
     for bad in ("abcde", "", "../../etc", "abcdeg", "a" * 65):
-        with pytest.raises(UserError, match=f"run {re.escape(repr(bad))}: no run id; give the first 6"):
+        with pytest.raises(
+            UserError, match=f"run {re.escape(repr(bad))}: no run id; give the first 6"
+        ):
             load_run(store, bad)
     assert load_run(store, "abcdef0").result is None
 
 
 def test_the_examples_of_the_documentation_run(project: Path, tmp_path: Path) -> None:
-    section = (DOCS / "reports.md").read_text(encoding="utf-8").partition("## Reading results in pandas")[2]
+    section = (
+        (DOCS / "reports.md")
+        .read_text(encoding="utf-8")
+        .partition("## Reading results in pandas")[2]
+    )
     section = section.partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) >= 3
@@ -122,7 +143,13 @@ def test_the_examples_of_the_documentation_run(project: Path, tmp_path: Path) ->
     for block in blocks:
         exec(compile(block, "docs/reports.md", "exec"), names)
     assert {"study", "run"} <= names.keys()
-    for columns in (frames.RUNS, frames.CURVES, frames.LAYERS, frames.DOCUMENTS, judged.DIFFERENCES):
+    for columns in (
+        frames.RUNS,
+        frames.CURVES,
+        frames.LAYERS,
+        frames.DOCUMENTS,
+        judged.DIFFERENCES,
+    ):
         assert any(f"`{name}`" in section for name in columns)
 
 
@@ -142,12 +169,23 @@ print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_not_asked_for(tmp_path: Path) -> None:
-    """Building the cache of 400 runs takes no more than that of 100, but for the rows that were asked for."""
+    """Building the cache of 400 runs takes no more than that of 100, but for the rows that were
+    asked for.
+    """
     peaks = {}
     for runs in (100, 400):
-        command = [sys.executable, "-c", SCALE, str(DOCS.parent / "benchmarks"), str(tmp_path / str(runs)), str(runs)]
+        command = [
+            sys.executable,
+            "-c",
+            SCALE,
+            str(DOCS.parent / "benchmarks"),
+            str(tmp_path / str(runs)),
+            str(runs),
+        ]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        )
         rows, peaks[runs] = int(answer.stdout.split()[0]), float(answer.stdout.split()[1])
         assert rows == runs * 4 // 5 * 30
     assert peaks[400] < peaks[100] + 20, "MB: the 90,000 records more would be a hundred"

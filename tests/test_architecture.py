@@ -18,12 +18,30 @@ ALLOWED = {
     "verdict": set(),
     "store": set(),
     "model": {"config"},
-    "data": {"store", "config"},  # prepared data are files of the store's root: its digests, locks, atomic files
-    "kernels": {"model"},  # `apply` gives its modules another forward; the model knows nothing of kernels
+    "data": {
+        "store",
+        "config",
+    },  # prepared data are files of the store's root: its digests, locks, atomic files
+    "kernels": {
+        "model"
+    },  # `apply` gives its modules another forward; the model knows nothing of kernels
     "training": {"model", "data", "kernels", "store", "config"},
-    "study": {"training", "verdict", "store", "data", "model", "catalogue", "config"},
-    "tracking": {"store", "analysis", "config"},
-    "analysis": {"verdict", "store", "catalogue", "config"},
+    "text": set(),
+    "records": {"verdict", "store", "text"},
+    "execution": {"training", "store", "records", "catalogue", "config"},
+    "study": {
+        "training",
+        "verdict",
+        "store",
+        "records",
+        "execution",
+        "data",
+        "model",
+        "catalogue",
+        "config",
+    },
+    "tracking": {"store", "records", "text", "config"},
+    "analysis": {"verdict", "store", "records", "text", "catalogue", "config"},
     "catalogue": {"config", "model"},
     "config": {"model", "data", "training", "verdict"},
     "errors": set(),
@@ -32,7 +50,12 @@ ALLOWED = {
 """What a room may import besides itself and FREE. `cli` may import all."""
 LEAVES_ONLY = {("study", "model"), ("catalogue", "model")}
 """Here only the torch-free part of the other room: its config and its accounting."""
-TORCH_FREE = {"andrea.model.config", "andrea.model.accounting", "andrea.model.describe", "andrea.model.fit"}
+TORCH_FREE = {
+    "andrea.model.config",
+    "andrea.model.accounting",
+    "andrea.model.describe",
+    "andrea.model.size_matching",
+}
 
 
 def room_of(path: Path) -> str:
@@ -63,7 +86,9 @@ def test_rooms_import_only_what_the_design_lets_them() -> None:
             other = name.split(".")[1]
             if other == room or other in FREE:
                 continue
-            leaf = (room, other) not in LEAVES_ONLY or any(name.startswith(free) for free in TORCH_FREE)
+            leaf = (room, other) not in LEAVES_ONLY or any(
+                name.startswith(free) for free in TORCH_FREE
+            )
             if other not in ALLOWED[room] or not leaf:
                 faults.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not faults, "\n".join(faults)
@@ -72,15 +97,22 @@ def test_rooms_import_only_what_the_design_lets_them() -> None:
 def test_a_rooms_config_is_a_leaf() -> None:
     for path in PACKAGE.glob("*/config.py"):
         rooms = {name for name in imports_of(path) if name.startswith("andrea.")}
-        rooms -= {"andrea.model.sense.faults"}  # its own half, as free of torch as it (S46)
-        assert all(name.split(".")[1] in FREE for name in rooms), f"{path.relative_to(ROOT)} imports {rooms}"
+        rooms -= {"andrea.model.checks.faults"}  # its own half, as free of torch as it (S46)
+        assert all(name.split(".")[1] in FREE for name in rooms), (
+            f"{path.relative_to(ROOT)} imports {rooms}"
+        )
 
 
 def test_trackers_and_tuners_stay_out_of_what_trains() -> None:
     """The machine with the GPU has neither, and a training must not depend on them."""
     for path in MODULES:
         if room_of(path) in ("model", "data", "kernels", "training", "verdict", "store"):
-            found = {name.split(".")[0] for name in imports_of(path)} & {"wandb", "optuna", "pandas", "typer"}
+            found = {name.split(".")[0] for name in imports_of(path)} & {
+                "wandb",
+                "optuna",
+                "pandas",
+                "typer",
+            }
             assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
@@ -90,22 +122,32 @@ def test_only_what_writes_to_wandb_imports_it() -> None:
         for path in MODULES
         if any(name.split(".")[0] in ("wandb", "wandb_workspaces") for name in imports_of(path))
     }
-    assert found == {f"tracking/{name}.py" for name in ("writer", "service", "refusals", "dashboards")}
+    assert found == {
+        f"tracking/{name}.py" for name in ("writer", "service", "refusals", "dashboards")
+    }
 
 
 @pytest.mark.slow
 def test_a_worker_loads_no_tracker_and_no_tuner() -> None:
-    """What the fork server has loaded, every worker has; a run and a measurement of speed need no more."""
-    from andrea.study.local import PRELOAD
+    """What the fork server has loaded, every worker has; a run and a measurement of speed need no
+    more.
+    """
+    from andrea.execution.local import PRELOAD
 
     program = f"import sys, andrea.training.speed, {', '.join(PRELOAD)}; print(*sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "andrea.training.loop" in answer.stdout.split()
     assert not {"wandb", "wandb_workspaces", "optuna", "pandas"} & set(answer.stdout.split())
 
 
 def test_init_files_are_empty() -> None:
-    full = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("__init__.py") if path.read_text().strip()]
+    full = [
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("__init__.py")
+        if path.read_text().strip()
+    ]
     assert not full
 
 
@@ -139,14 +181,17 @@ def test_s46_help_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("list",), ("status",), ("report", "--help"), ("ablate", "--help"), ("model", "show", "tiny")]
+    "arguments",
+    [("list",), ("status",), ("report", "--help"), ("ablate", "--help"), ("model", "show", "tiny")],
 )
 def test_s46_what_only_looks_loads_no_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert not loaded_by(tmp_path, *arguments) & {"torch", "wandb"}
 
 
 def test_nothing_that_is_committed_names_the_workplace_it_was_written_in() -> None:
-    """Tests and documents stand on their own: no absolute path of a developer's machine, no sibling folder."""
+    """Tests and documents stand on their own: no absolute path of a developer's machine, no sibling
+    folder.
+    """
     words = ("/work" + "/", ".." + "/shared")
     folders = ("andrea", "tests", "docs", "ablations", "sweeps", "reports", "benchmarks", ".ci")
     files = [path for path in ROOT.iterdir() if path.is_file()]

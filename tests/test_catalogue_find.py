@@ -1,4 +1,6 @@
-"""The catalogue: names in the working folder first, then the shipped ones; everything that is shipped is valid."""
+"""The catalogue: names in the working folder first, then the shipped ones; everything that is
+shipped is valid.
+"""
 
 import subprocess
 import sys
@@ -11,9 +13,9 @@ from andrea import catalogue
 from andrea.catalogue import entries, find, load_user_variants, names, title
 from andrea.errors import UserError
 from andrea.model import config as model_config
-from andrea.study.ablation import Ablation
-from andrea.study.matching import matched
-from andrea.study.sweep import Sweep
+from andrea.study.question.ablation import Ablation
+from andrea.study.question.matching import matched
+from andrea.study.question.sweep import Sweep
 
 SHIPPED = Path(andrea.__file__).resolve().parents[1]
 
@@ -26,7 +28,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shipped_ablations_are_found_from_any_folder(elsewhere: Path) -> None:
-    assert {"norm-placement", "norm-placement-deep", "activation", "mlp-ratio"} <= set(names("ablations"))
+    assert {"norm-placement", "norm-placement-deep", "activation", "mlp-ratio"} <= set(
+        names("ablations")
+    )
     assert {"lr", "lr-wd", "lr-warmup"} <= set(names("sweeps"))
     assert find("ablations", "activation") == SHIPPED / "ablations" / "activation.yaml"
 
@@ -46,7 +50,11 @@ def test_the_working_folder_comes_first_and_hiding_a_shipped_name_is_said(
     assert find("ablations", "activation") == elsewhere / "ablations" / "activation.yaml"
     assert "hides the shipped activation" in capsys.readouterr().err
     found = {entry.name: entry for entry in entries("ablations")}
-    assert (found["mine"].origin, found["mine"].shadows, found["mine"].title) == ("here", False, "Mine?")
+    assert (found["mine"].origin, found["mine"].shadows, found["mine"].title) == (
+        "here",
+        False,
+        "Mine?",
+    )
     assert found["activation"].shadows and found["norm-placement"].origin == "shipped"
 
 
@@ -61,13 +69,17 @@ def test_a_path_is_a_path(elsewhere: Path) -> None:
 
 
 def test_an_unknown_name_is_met_with_the_closest(elsewhere: Path) -> None:
-    with pytest.raises(UserError, match=r"no ablation 'norm-placment'.*did you mean 'norm-placement'"):
+    with pytest.raises(
+        UserError, match=r"no ablation 'norm-placment'.*did you mean 'norm-placement'"
+    ):
         find("ablations", "norm-placment")
     with pytest.raises(UserError, match=r"no sweep 'zzz'.*there are lr, lr-warmup, lr-wd"):
         find("sweeps", "zzz")
 
 
-def test_a_wheel_holds_its_content_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_holds_its_content_inside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     package = tmp_path / "site" / "andrea"
     (package / "content" / "sweeps").mkdir(parents=True)
@@ -90,11 +102,18 @@ def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
 
 def test_the_catalogue_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from andrea.catalogue import entries; from andrea.study.ablation import Ablation; "
+        "import sys; from andrea.catalogue import entries; from andrea.study.question.ablation "
+        "import Ablation; "
         "[Ablation.load(e.path) for e in entries('ablations')]; "
-        "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in sys.modules])"
+        "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in "
+        "sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 CLAIMS = {
@@ -121,17 +140,33 @@ def test_every_claim_of_the_description_is_asked() -> None:
 @pytest.mark.parametrize("path", QUESTIONS, ids=lambda p: p.stem)
 def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
     ablation = Ablation.load(path)
-    assert ablation.claim and ablation.why and ablation.hypothesis and ablation.question.endswith("?")
-    assert 0 < ablation.protocol.m <= 0.1 and ablation.protocol.seeds >= 5 and ablation.protocol.trials >= 7
+    assert (
+        ablation.claim and ablation.why and ablation.hypothesis and ablation.question.endswith("?")
+    )
+    assert (
+        0 < ablation.protocol.m <= 0.1
+        and ablation.protocol.seeds >= 5
+        and ablation.protocol.trials >= 7
+    )
     configs = {arm: ablation.arm_config(arm) for arm in ablation.arms}
     base = configs[ablation.baseline]
     assert all(config != base for arm, config in configs.items() if arm != ablation.baseline)
     assert len({ablation.label(arm) for arm in configs}) == len(configs)
-    vocabulary = {"byte": 256}.get(base.data.tokenizer) or int(base.data.tokenizer.removeprefix("bpe-"))
-    models = {arm: config.model.model_copy(update={"vocab_size": vocabulary}) for arm, config in configs.items()}
-    sizes = matched(models, ablation.baseline, ablation.match, {arm: a.set for arm, a in ablation.arms.items()})
+    vocabulary = {"byte": 256}.get(base.data.tokenizer) or int(
+        base.data.tokenizer.removeprefix("bpe-")
+    )
+    models = {
+        arm: config.model.model_copy(update={"vocab_size": vocabulary})
+        for arm, config in configs.items()
+    }
+    sizes = matched(
+        models, ablation.baseline, ablation.match, {arm: a.set for arm, a in ablation.arms.items()}
+    )
     if ablation.match.on != "none":
-        assert all(abs(size.deviation[ablation.match.on]) <= ablation.match.tolerance for size in sizes.values())
+        assert all(
+            abs(size.deviation[ablation.match.on]) <= ablation.match.tolerance
+            for size in sizes.values()
+        )
 
 
 @pytest.mark.parametrize("path", QUESTIONS, ids=lambda p: p.stem)
@@ -147,7 +182,10 @@ def test_shipped_ablations_train_long_enough_to_tell_and_no_longer_than_minutes(
 def test_shipped_sweeps_are_whole(path: Path) -> None:
     sweep = Sweep.load(path)
     assert sweep.question.endswith("?") and "train.lr" in sweep.space
-    assert sweep.config({key: d.checked(key)[0] for key, d in sweep.space.items()}).train.tokens == 204_800
+    assert (
+        sweep.config({key: d.checked(key)[0] for key, d in sweep.space.items()}).train.tokens
+        == 204_800
+    )
 
 
 VARIANT = """\
@@ -162,7 +200,11 @@ register("activation", "{name}", f"{{__name__}}:Mine")
 
 @pytest.fixture
 def axes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_config, "VARIANTS", {axis: dict(known) for axis, known in model_config.VARIANTS.items()})
+    monkeypatch.setattr(
+        model_config,
+        "VARIANTS",
+        {axis: dict(known) for axis, known in model_config.VARIANTS.items()},
+    )
 
 
 def test_variants_beside_a_yaml_are_known_from_then_on(tmp_path: Path, axes: None) -> None:

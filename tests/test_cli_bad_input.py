@@ -50,14 +50,20 @@ STARTERS = {"ablate": ["ablate", "norm-placement"], "sweep": ["sweep", "lr"], "t
 BAD_SETTINGS = {
     "unknown section": (["--set", "modle.d_model=4"], ["modle", "did you mean 'model'"]),
     "unknown field": (["--set", "model.d_modle=4"], ["model.d_modle", "did you mean 'd_model'?"]),
-    "unknown variant": (["--set", "model.activation=rellu"], ["model.activation", "did you mean 'relu'?"]),
+    "unknown variant": (
+        ["--set", "model.activation=rellu"],
+        ["model.activation", "did you mean 'relu'?"],
+    ),
     "unknown preset": (["--preset", "andrea-12"], ["'andrea-12'", "did you mean 'andrea-12m'?"]),
     "not an override": (["--set", "tokens"], ["'tokens'", "section.field=value"]),
     "every fault at once": (
         ["--set", "model.d_modle=4", "--set", "train.lr=-1", "--set", "train.tokens=many"],
         ["model.d_modle", "train.lr", "train.tokens"],
     ),
-    "heads that do not divide": (["--set", "model.n_head=7"], ["n_head 7", "does not divide", "d_model 48"]),
+    "heads that do not divide": (
+        ["--set", "model.n_head=7"],
+        ["n_head 7", "does not divide", "d_model 48"],
+    ),
     "a budget below one batch": (["--tokens", "100"], ["100", "batch"]),
     "unknown source": (["--set", "data.source=wiki"], ["data.source", "text:PATH"]),
 }
@@ -73,8 +79,11 @@ BAD_TEXTS = {
 def assert_refused(result, here, *parts):
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("andrea: ") and result.stderr.count("\n") == 1
-    # Whether a text is long enough is known when it is tokenized, which is said; so is how much of it can be judged.
-    assert all(line.startswith(("preparing ", "data.eval_tokens ")) for line in result.stdout.splitlines())
+    # Whether a text is long enough is known when it is tokenized, which is said; so is how much of
+    # it can be judged.
+    assert all(
+        line.startswith(("preparing ", "data.eval_tokens ")) for line in result.stdout.splitlines()
+    )
     for part in parts:
         assert part in result.stderr
     assert contents(here / "work") == []
@@ -127,7 +136,10 @@ def test_a_store_of_a_newer_andrea_is_left_alone(here, command):
         (["dashboard", "nothing"], ["'nothing'"]),
         (["sync", "nothing"], ["'nothing'"]),
         (["model", "show", "gpt3"], ["andrea: no preset 'gpt3'; did you mean 'gpt2'?"]),
-        (["model", "show", "tiny", "--variants", "none.py"], ["--variants none.py", "no such Python file"]),
+        (
+            ["model", "show", "tiny", "--variants", "none.py"],
+            ["--variants none.py", "no such Python file"],
+        ),
         (["train", "--variants", "none.py"], ["--variants none.py", "no such Python file"]),
         (["list", "foo"], ["'KIND': 'foo' is not one of 'ablations'"]),
         (["schema", "foo"], ["'what': 'foo' is not one of 'ablation'"]),
@@ -142,15 +154,21 @@ def test_an_unknown_name_is_refused(here, arguments, parts):
 
 def test_a_wandb_mode_that_nobody_knows_is_refused(here, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "ofline")
-    assert_refused(andrea("ablate", "norm-placement"), here, "WANDB_MODE", "did you mean 'offline'?")
+    assert_refused(
+        andrea("ablate", "norm-placement"), here, "WANDB_MODE", "did you mean 'offline'?"
+    )
 
 
 def test_one_seed_is_no_ablation(here):
-    assert_refused(andrea("ablate", "norm-placement", "--seeds", "1"), here, "andrea: --seeds: ", "2")
+    assert_refused(
+        andrea("ablate", "norm-placement", "--seeds", "1"), here, "andrea: --seeds: ", "2"
+    )
 
 
 def test_inline_runs_one_at_a_time(here):
-    result = andrea("ablate", "norm-placement", "--executor", "inline", "--slots", "2", "--runs", here / "runs")
+    result = andrea(
+        "ablate", "norm-placement", "--executor", "inline", "--slots", "2", "--runs", here / "runs"
+    )
     assert result.exit_code == 2
     assert "--slots 2" in result.stderr
 
@@ -168,13 +186,22 @@ def test_a_refused_command_leaves_an_existing_runs_folder_as_it_was(here):
     (runs / "studies").mkdir(parents=True)
     (runs / "store.json").write_text(json.dumps({"format": 1}))
     before = contents(runs)
-    result = andrea("ablate", "norm-placement", "--runs", runs, "--set", f"data.source=text:{here / 'empty.txt'}")
+    result = andrea(
+        "ablate",
+        "norm-placement",
+        "--runs",
+        runs,
+        "--set",
+        f"data.source=text:{here / 'empty.txt'}",
+    )
     assert result.exit_code == 2
     assert contents(runs) == before
 
 
 def test_a_refused_command_takes_away_only_what_it_made(here):
-    """Two commands in one new runs folder: the refused one must not delete what the other is preparing."""
+    """Two commands in one new runs folder: the refused one must not delete what the other is
+    preparing.
+    """
     from andrea.cli.stores import starting
     from andrea.errors import UserError
 
@@ -193,7 +220,14 @@ def test_a_refused_command_leaves_no_store_where_there_was_none(here, made_befor
     runs = here / "new" / "runs"
     if made_before:
         runs.mkdir(parents=True)
-    result = andrea("ablate", "norm-placement", "--runs", runs, "--set", f"data.source=text:{here / 'short.txt'}")
+    result = andrea(
+        "ablate",
+        "norm-placement",
+        "--runs",
+        runs,
+        "--set",
+        f"data.source=text:{here / 'short.txt'}",
+    )
     assert result.exit_code == 2
     assert list(runs.iterdir()) == [] if made_before else not runs.parent.exists()
 
@@ -212,19 +246,25 @@ def test_a_second_command_on_a_live_study_is_refused(here):
     """The lock is held by another process here, as a controller would."""
     from andrea.config import parse_overrides
     from andrea.store.runs import RunStore
-    from andrea.study.ablation import Ablation
-    from andrea.study.freeze import freeze, plan
-    from andrea.study.plans import Request
+    from andrea.study.plan.freeze import freeze, plan
+    from andrea.study.plan.plan import Request
+    from andrea.study.question.ablation import Ablation
 
-    (here / "book.txt").write_text("".join(f"{i} quick brown foxes jump over the lazy dog. " for i in range(4000)))
+    (here / "book.txt").write_text(
+        "".join(f"{i} quick brown foxes jump over the lazy dog. " for i in range(4000))
+    )
     question = here / "mine.yaml"
     question.write_text(QUESTION + "protocol: {m: 0.05, seeds: 2, trials: 1}\n")
     settings = [f"data.source=text:{here / 'book.txt'}", "train.tokens=2048"]
     store = RunStore(here / "runs")
-    folder = freeze(plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store)
+    folder = freeze(
+        plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store
+    )
     hold = "import fcntl,sys,time; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); time.sleep(60)"
     lock = folder.path / "lock"
-    holder = subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout.readline() == "held\n"
         options = [option for setting in settings for option in ("--set", setting)]

@@ -1,4 +1,6 @@
-"""Controls, confirmation and budgets on the command line: what a plan counts, what an outcome says, what is refused."""
+"""Controls, confirmation and budgets on the command line: what a plan counts, what an outcome says,
+what is refused.
+"""
 
 import json
 
@@ -8,9 +10,9 @@ from study_fakes import go, make_study, misbehave
 from typer.testing import CliRunner
 
 from andrea.cli.app import app
-from andrea.cli.beside import confirmation, saved_in_words
-from andrea.cli.outcome import outcome_text
-from andrea.cli.status import one, summarise
+from andrea.cli.commands.status import one, summarise
+from andrea.cli.show.beside import confirmation, saved_in_words
+from andrea.cli.show.results import outcome_text
 
 QUESTION = """
 question: Does a narrow MLP do as well?
@@ -31,14 +33,25 @@ protocol: {m: 0.05, seeds: 2, trials: 2}
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder of its own with a text and a question about it."""
-    (tmp_path / "book.txt").write_text("".join(f"Line {i}: it was a dark and stormy night.\n" for i in range(3000)))
+    (tmp_path / "book.txt").write_text(
+        "".join(f"Line {i}: it was a dark and stormy night.\n" for i in range(3000))
+    )
     (tmp_path / "mine.yaml").write_text(QUESTION)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def invoke(*more):
-    own = ["ablate", "mine.yaml", "--set", "data.source=text:book.txt", "--wandb", "off", "--slots", "2"]
+    own = [
+        "ablate",
+        "mine.yaml",
+        "--set",
+        "data.source=text:book.txt",
+        "--wandb",
+        "off",
+        "--slots",
+        "2",
+    ]
     return CliRunner().invoke(app, [*own, *more])
 
 
@@ -50,8 +63,17 @@ def test_a_dry_run_counts_what_is_asked_beside_the_question(place):
     plan = json.loads(result.stdout)
     told = {extra.pop("what"): extra for extra in plan["beside"]}
     assert list(told) == ["controls", "equal flops", "equal time", "confirmation"]
-    assert told["controls"] == {"runs": 5, "tokens": 11_200 + 1600, "perhaps": 2, "when": "if an arm is better"}
-    assert (told["equal flops"]["runs"], told["equal time"]["runs"], told["equal time"]["perhaps"]) == (2, 0, 2)
+    assert told["controls"] == {
+        "runs": 5,
+        "tokens": 11_200 + 1600,
+        "perhaps": 2,
+        "when": "if an arm is better",
+    }
+    assert (
+        told["equal flops"]["runs"],
+        told["equal time"]["runs"],
+        told["equal time"]["perhaps"],
+    ) == (2, 0, 2)
     assert told["equal flops"]["tokens"] > 2 * 3200, "a narrow token is cheaper"
     assert told["confirmation"]["runs"] == 4
     assert plan["runs"] == 8 + 5 + 2 + 4
@@ -63,7 +85,10 @@ def test_a_dry_run_counts_what_is_asked_beside_the_question(place):
 def test_a_dry_run_says_it_in_words(place):
     text = invoke("--dry-run", "--controls", "--equal", "flops,time").stdout
     assert "15 runs of 3,200 tokens, 2 at once: about" in text
-    assert "  controls: 5 runs of these, some of 1,600 tokens; up to 2 runs more if an arm is better" in text
+    assert (
+        "  controls: 5 runs of these, some of 1,600 tokens; up to 2 runs more if an arm is better"
+        in text
+    )
     assert "  equal time: up to 2 runs more where arms are faster or slower" in text
     same = QUESTION.replace("factor: mlp_ratio", "factor: activation")
     same = same.replace("model.mlp_ratio: 4", "model.activation: gelu")
@@ -77,8 +102,14 @@ def test_a_dry_run_says_it_in_words(place):
     [
         (["--equal", "flop"], "--equal 'flop': no budget to compare at; did you mean 'flops'?"),
         (["--equal", ""], "--equal '': no budget to compare at; there are flops, time"),
-        (["--equal", "flops", "--equal", "tim"], "--equal 'tim': no budget to compare at; did you mean 'time'?"),
-        (["--controls", "--tokens", "32"], "--controls: train.tokens 32 is a single batch, and the ruler trains half"),
+        (
+            ["--equal", "flops", "--equal", "tim"],
+            "--equal 'tim': no budget to compare at; did you mean 'time'?",
+        ),
+        (
+            ["--controls", "--tokens", "32"],
+            "--controls: train.tokens 32 is a single batch, and the ruler trains half",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_written(place, arguments, said):
@@ -106,11 +137,18 @@ def test_the_outcome_has_a_line_for_every_control_and_the_confirmation_beside_th
     assert "worse +0.20" in relu and relu.endswith("agrees")
     told = {line.split("  ")[0]: line for line in lines if " pass " in line}
     assert list(told) == ["repeat", "A/A", "ruler, ½ the tokens", "ruler, 2× the tokens"]
-    assert any(line.startswith("relu: takes 5") and "more tokens than the baseline" in line for line in lines)
-    assert any(line.startswith("swiglu: saves 3") and "of the tokens that the baseline needs" in line for line in lines)
+    assert any(
+        line.startswith("relu: takes 5") and "more tokens than the baseline" in line
+        for line in lines
+    )
+    assert any(
+        line.startswith("swiglu: saves 3") and "of the tokens that the baseline needs" in line
+        for line in lines
+    )
     assert any(line.startswith("relu at equal time") and line.endswith("6,144") for line in lines)
     assert any(
-        line.startswith("relu: at equal flops n/a: its training costs what the baseline's does") for line in lines
+        line.startswith("relu: at equal flops n/a: its training costs what the baseline's does")
+        for line in lines
     )
     assert not any(ord(c) < 32 for line in lines for c in line)
 
@@ -122,11 +160,18 @@ def test_tokens_saved_are_written_as_in_the_report():
     )
 
 
-@pytest.mark.parametrize(("again", "said"), [("inconclusive", "not confirmed"), ("better", "disagrees")])
+@pytest.mark.parametrize(
+    ("again", "said"), [("inconclusive", "not confirmed"), ("better", "disagrees")]
+)
 def test_a_confirmation_is_told_as_in_the_report(again, said):
-    first, second = {"arm": "relu", "verdict": "worse"}, {"arm": "relu", "verdict": again, "mean": 0.011}
+    first, second = (
+        {"arm": "relu", "verdict": "worse"},
+        {"arm": "relu", "verdict": again, "mean": 0.011},
+    )
     told = {"complete": True, "agrees": {"relu": False}, "verdicts": [second]}
-    assert confirmation({"verdicts": [first], "confirmation": told}) == {"relu": f"{again} +0.0110, {said}"}
+    assert confirmation({"verdicts": [first], "confirmation": told}) == {
+        "relu": f"{again} +0.0110, {said}"
+    }
 
 
 @pytest.mark.usefixtures("faked")

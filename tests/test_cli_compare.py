@@ -27,7 +27,15 @@ def cells(text, start):
 
 def test_a_model_has_settings_of_its_own_over_those_of_all():
     gated = "tiny:activation=swiglu,mlp_ratio=8/3"
-    found = rows("tiny", gated, "tiny:model.n_layer=2", "--set", "model.n_layer=3", "--set", "model.bias=false")
+    found = rows(
+        "tiny",
+        gated,
+        "tiny:model.n_layer=2",
+        "--set",
+        "model.n_layer=3",
+        "--set",
+        "model.bias=false",
+    )
     assert list(found) == ["tiny", gated, "tiny:model.n_layer=2"]
     assert found[gated]["mlp"] == found["tiny"]["mlp"] and found[gated]["difference"] == 0
     assert found["tiny:model.n_layer=2"]["attention"] * 3 == found["tiny"]["attention"] * 2
@@ -56,14 +64,19 @@ def test_what_would_match_the_first_is_solved_for_and_shown_with_its_cost():
     assert abs(solved["deviation"]["params"]) < 1e-4 and solved["deviation"]["flops"] < -0.01
 
 
-@pytest.mark.parametrize("shared", [[], ["--set", "model.mlp_ratio=8/3", "--set", "model.mlp_multiple=8"]])
+@pytest.mark.parametrize(
+    "shared", [[], ["--set", "model.mlp_ratio=8/3", "--set", "model.mlp_multiple=8"]]
+)
 def test_the_entry_to_copy_is_the_model_that_was_solved_for(shared):
     own = "tiny:activation=swiglu,mlp_ratio=3"
     match = rows("tiny", own, *shared, "--match", "params")[own]["match"]
     assert f"mlp_width={match['became']}" in match["entry"] and "mlp_ratio=3" not in match["entry"]
     again = rows("tiny", match["entry"], *shared)[match["entry"]]
     assert again["difference"] == pytest.approx(100 * match["deviation"]["params"])
-    assert "entry" not in rows("tiny", "tiny:bias=true", "--match", "params")["tiny:bias=true"]["match"]
+    assert (
+        "entry"
+        not in rows("tiny", "tiny:bias=true", "--match", "params")["tiny:bias=true"]["match"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,13 +88,20 @@ def test_the_entry_to_copy_is_the_model_that_was_solved_for(shared):
         (["gpt2:activation=relus,n_layer=0"], "did you mean 'relu'?"),
         (
             ["gpt2:activation"],
-            "'gpt2:activation' is not PRESET:FIELD=VALUE,FIELD=VALUE with fields of the model, as in",
+            "'gpt2:activation' is not PRESET:FIELD=VALUE,FIELD=VALUE with fields of the model, as "
+            "in",
         ),
         (["gpt2:train.lr=1"], "'gpt2:train.lr=1' is not PRESET:FIELD=VALUE"),
         (["gpt2:"], "'gpt2:' is not PRESET:FIELD=VALUE"),
         (["gpt2:n_layer=1,n_layer=2"], "n_layer is given twice"),
-        (["gpt2", "--match", "params"], "--match params: name the model to be matched, then others"),
-        (["gpt2", "tiny", "--by", "d_model"], "--by d_model says what is solved for: give --match params"),
+        (
+            ["gpt2", "--match", "params"],
+            "--match params: name the model to be matched, then others",
+        ),
+        (
+            ["gpt2", "tiny", "--by", "d_model"],
+            "--by d_model says what is solved for: give --match params",
+        ),
         (["gpt2", "tiny", "--match", "size"], "'size' is not one of 'params', 'flops'"),
     ],
 )

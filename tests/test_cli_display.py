@@ -4,15 +4,24 @@ import io
 
 import pytest
 
-from andrea.cli.board import Board
-from andrea.cli.display import Lines, Live, describe, make_display
-from andrea.study.events import Observers
+from andrea.cli.show.display import Lines, Live, describe, make_display
+from andrea.cli.show.progress import Board
+from andrea.records.events import Observers
 
-GRID = [{"run_id": f"r{i}", "arm": "post", "phase": "tune", "lr": 0.00316, "seed": 1_000_000} for i in range(4)]
+GRID = [
+    {"run_id": f"r{i}", "arm": "post", "phase": "tune", "lr": 0.00316, "seed": 1_000_000}
+    for i in range(4)
+]
 
 
 LABELS = {"pre": "pre-norm", "post": "post-norm"}
-STALLED = {"outcome": "completed", "stalled": True, "loss": 3.1, "initial_loss": 5.5, "tokens_per_s": 28_120.0}
+STALLED = {
+    "outcome": "completed",
+    "stalled": True,
+    "loss": 3.1,
+    "initial_loss": 5.5,
+    "tokens_per_s": 28_120.0,
+}
 
 
 class Clock:
@@ -109,7 +118,8 @@ def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
     lines = stream.getvalue().splitlines()
     assert lines == [
         "grid: 5 rates, 2 arms",
-        "[1/4] tune post-norm lr 0.00316: loss 3.1000, stalled, scored as 5.5000, 28.1 k tokens/s, 24 s, "
+        "[1/4] tune post-norm lr 0.00316: loss 3.1000, stalled, scored as 5.5000, 28.1 k tokens/s, "
+        "24 s, "
         "1 min 12 s left",
         "2 of 4 runs are in the store already",
         "failed: tune post-norm lr 0.00316: out of memory",
@@ -124,7 +134,9 @@ def test_a_terminal_gets_a_bar_and_a_row_per_running_job():
     display = Live(work, io.StringIO(), LABELS, 0)
     display.phase("grid", "")
     display.started(GRID[0])
-    display.progress(GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 12345.0})
+    display.progress(
+        GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 12345.0}
+    )
     out = io.StringIO()
     Console(file=out, width=100).print(display._panel())
     head, row = out.getvalue().splitlines()

@@ -1,4 +1,6 @@
-"""`andrea export hf` and `andrea import hf`: from a run to transformers and back; what is wrong is one line."""
+"""`andrea export hf` and `andrea import hf`: from a run to transformers and back; what is wrong is
+one line.
+"""
 
 import json
 import shutil
@@ -31,8 +33,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "book.txt").write_text(TEXT)
     ids = {}
     for tokenizer in ("byte", "char", "bpe-300"):
-        source = ["--set", f"data.source=text:{folder / 'book.txt'}", "--set", f"data.tokenizer={tokenizer}"]
-        done = andrea("train", *SMALL, *source, "--tokens", 160, "--runs", folder / "runs", "--json")
+        source = [
+            "--set",
+            f"data.source=text:{folder / 'book.txt'}",
+            "--set",
+            f"data.tokenizer={tokenizer}",
+        ]
+        done = andrea(
+            "train", *SMALL, *source, "--tokens", 160, "--runs", folder / "runs", "--json"
+        )
         assert done.exit_code == 0, done.stderr
         ids[tokenizer] = json.loads(done.stdout)["run_id"]
     (folder / "ids.json").write_text(json.dumps(ids))
@@ -44,16 +53,26 @@ def run_of(place: Path, tokenizer: str) -> str:
 
 
 @pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe-300"])
-def test_a_run_becomes_a_model_and_a_tokenizer_of_transformers(place: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_a_run_becomes_a_model_and_a_tokenizer_of_transformers(
+    place: Path, tokenizer: str, tmp_path: Path
+) -> None:
     run, runs = run_of(place, tokenizer), place / "runs"
     done = andrea("export", "hf", run[:10], "--out", tmp_path / "theirs", "--runs", runs, "--json")
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["architecture"], told["notes"]) == ("gpt2", [])
-    assert told["files"] == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert told["files"] == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     ours, cfg, data = load_run_model(RunStore(runs), run)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
-    mine, its = load_tokenizer(open_prepared(data)), transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    mine, its = (
+        load_tokenizer(open_prepared(data)),
+        transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs"),
+    )
     text = TEXT[1000:1100]
     ids = its(text)["input_ids"]
     assert ids == mine.encode(text).tolist()
@@ -63,9 +82,14 @@ def test_a_run_becomes_a_model_and_a_tokenizer_of_transformers(place: Path, toke
     torch.testing.assert_close(theirs(tokens).logits, ours(tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_a_folder_of_transformers_comes_in_and_goes_out_with_its_tokenizer(place: Path, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_comes_in_and_goes_out_with_its_tokenizer(
+    place: Path, tmp_path: Path
+) -> None:
     run = run_of(place, "byte")
-    assert andrea("export", "hf", run, "--out", tmp_path / "a", "--runs", place / "runs").exit_code == 0
+    assert (
+        andrea("export", "hf", run, "--out", tmp_path / "a", "--runs", place / "runs").exit_code
+        == 0
+    )
     done = andrea("import", "hf", tmp_path / "a", "--out", tmp_path / "b")
     assert done.exit_code == 0 and "gpt2" in done.stdout, done.stderr
     assert andrea("export", "hf", tmp_path / "b", "--out", tmp_path / "c").exit_code == 0
@@ -76,9 +100,13 @@ def test_a_folder_of_transformers_comes_in_and_goes_out_with_its_tokenizer(place
     assert torch.equal(load_model(tmp_path / "b")(tokens), model(tokens))
 
 
-def test_a_run_whose_data_are_gone_is_exported_without_its_tokenizer(place: Path, tmp_path: Path) -> None:
+def test_a_run_whose_data_are_gone_is_exported_without_its_tokenizer(
+    place: Path, tmp_path: Path
+) -> None:
     shutil.copytree(place / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("data"))
-    done = andrea("export", "hf", run_of(place, "byte"), "--out", tmp_path / "a", "--runs", tmp_path / "runs")
+    done = andrea(
+        "export", "hf", run_of(place, "byte"), "--out", tmp_path / "a", "--runs", tmp_path / "runs"
+    )
     assert done.exit_code == 0, done.stderr
     assert "no tokenizer: the run's data in" in done.stdout
     assert not (tmp_path / "a" / "tokenizer.json").exists()
@@ -129,22 +157,45 @@ DAMAGES = [
     (lambda folder: (folder / "config.json").unlink(), "no model folder: it has no config.json"),
     (lambda folder: (folder / "config.json").write_text("{"), "damaged, not JSON"),
     (lambda folder: (folder / "config.json").write_text("[]"), "damaged, not a JSON object"),
-    (lambda folder: change(folder, model_type="lama"), "did you mean 'llama'? (known: gpt2, openai-gpt, gpt_neox"),
+    (
+        lambda folder: change(folder, model_type="lama"),
+        "did you mean 'llama'? (known: gpt2, openai-gpt, gpt_neox",
+    ),
     (lambda folder: change(folder, model_type=None), "there are gpt2, openai-gpt"),
-    (lambda folder: change(folder, hidden_act="gelu_10"), "hidden_act 'gelu_10': andrea has no such MLP"),
+    (
+        lambda folder: change(folder, hidden_act="gelu_10"),
+        "hidden_act 'gelu_10': andrea has no such MLP",
+    ),
     (lambda folder: change(folder, quantization_config={"bits": 4}), "the weights are quantized"),
     (lambda folder: change(folder, rope_parameters={"rope_type": "yarn"}), "rope_type 'yarn'"),
     (lambda folder: change(folder, hidden_size="wide"), "d_model: input should be a valid integer"),
-    (lambda folder: change(folder, num_attention_heads="x", head_dim=None), "settings that make no sense (TypeError"),
+    (
+        lambda folder: change(folder, num_attention_heads="x", head_dim=None),
+        "settings that make no sense (TypeError",
+    ),
     (lambda folder: change(folder, rms_norm_eps=-1), "norm_eps: input should be greater than 0"),
-    (lambda folder: change(folder, num_hidden_layers=3), "missing tensors: model.layers.2.input_layernorm.weight, "),
-    (lambda folder: change(folder, num_hidden_layers=10**9), "cannot be the weights of 1,000,000,000 blocks"),
-    (lambda folder: change(folder, num_hidden_layers=1), "tensors that llama does not have: model.layers.1."),
-    (lambda folder: change(folder, vocab_size=8), "weight is 7 × 18, the configuration makes it 8 × 18"),
+    (
+        lambda folder: change(folder, num_hidden_layers=3),
+        "missing tensors: model.layers.2.input_layernorm.weight, ",
+    ),
+    (
+        lambda folder: change(folder, num_hidden_layers=10**9),
+        "cannot be the weights of 1,000,000,000 blocks",
+    ),
+    (
+        lambda folder: change(folder, num_hidden_layers=1),
+        "tensors that llama does not have: model.layers.1.",
+    ),
+    (
+        lambda folder: change(folder, vocab_size=8),
+        "weight is 7 × 18, the configuration makes it 8 × 18",
+    ),
     (lambda folder: (folder / "model.safetensors").unlink(), "it has no model.safetensors"),
     (lambda folder: (folder / "model.safetensors").write_bytes(b""), "torn or no safetensors file"),
     (
-        lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9]),
+        lambda folder: (folder / "model.safetensors").write_bytes(
+            (folder / "model.safetensors").read_bytes()[:-9]
+        ),
         "torn or no safetensors file",
     ),
     (
@@ -155,7 +206,9 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=[said for _, said in DAMAGES])
-def test_a_folder_that_is_damaged_or_unfamiliar_is_refused(theirs: Path, damage: Any, said: str) -> None:
+def test_a_folder_that_is_damaged_or_unfamiliar_is_refused(
+    theirs: Path, damage: Any, said: str
+) -> None:
     damage(theirs)
     line = refused("import", "hf", theirs, "--out", theirs.parent / "a")
     assert said in line and str(theirs) in line
@@ -168,15 +221,22 @@ def test_the_wrong_kind_of_folder_is_told_from_the_right_one(theirs: Path, tmp_p
     line = refused("import", "hf", tmp_path / "ours", "--out", tmp_path / "a")
     assert "is andrea's own already" in line
     change(tmp_path / "ours", format=2)
-    assert "of format 2, this andrea reads 1" in refused("export", "hf", tmp_path / "ours", "--out", tmp_path / "a")
+    assert "of format 2, this andrea reads 1" in refused(
+        "export", "hf", tmp_path / "ours", "--out", tmp_path / "a"
+    )
 
 
-def test_none_of_it_needs_transformers(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_of_it_needs_transformers(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     for name in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     run = run_of(place, "bpe-300")
-    assert andrea("export", "hf", run, "--out", tmp_path / "a", "--runs", place / "runs").exit_code == 0
+    assert (
+        andrea("export", "hf", run, "--out", tmp_path / "a", "--runs", place / "runs").exit_code
+        == 0
+    )
     assert andrea("import", "hf", tmp_path / "a", "--out", tmp_path / "b").exit_code == 0

@@ -22,7 +22,7 @@ def end(monkeypatch, error, *arguments):
         assert password
         raise error
 
-    monkeypatch.setattr("andrea.cli.output.print_json", broken)
+    monkeypatch.setattr("andrea.cli.show.output.print_json", broken)
     return CliRunner().invoke(app, ["schema", "run", *arguments], prog_name="andrea")
 
 
@@ -34,7 +34,11 @@ def end(monkeypatch, error, *arguments):
         (RunBusy("run ab is being trained"), 1, "andrea: run ab is being trained\n"),
         (UserError("a.yaml:1: one\na.yaml:2: two\n"), 2, "andrea: a.yaml:1: one; a.yaml:2: two\n"),
         (KeyboardInterrupt(), 130, "andrea: interrupted\n"),
-        (ZeroDivisionError("by zero"), 1, "andrea: ZeroDivisionError: by zero (--debug shows where)\n"),
+        (
+            ZeroDivisionError("by zero"),
+            1,
+            "andrea: ZeroDivisionError: by zero (--debug shows where)\n",
+        ),
         (
             PermissionError(errno.EACCES, "Permission denied", "/x"),
             1,
@@ -67,11 +71,17 @@ def test_a_full_disk_is_told_wherever_it_is_in_the_chain_of_causes():
         status, line = guard.describe(error, "ablate")
         assert disk_full(error) is full
     assert status == 1 and disk_full(RuntimeError()) is None
-    assert line == "the disk is full at /runs/x; free some space, then the same command given again resumes"
+    assert (
+        line
+        == "the disk is full at /runs/x; free some space, then the same command given again resumes"
+    )
 
 
 def test_ctrl_c_says_how_to_resume_where_something_can_be_resumed():
-    assert guard.describe(KeyboardInterrupt(), "ablate") == (130, "interrupted; the same command given again resumes")
+    assert guard.describe(KeyboardInterrupt(), "ablate") == (
+        130,
+        "interrupted; the same command given again resumes",
+    )
     assert guard.describe(KeyboardInterrupt(), "status") == (130, "interrupted")
 
 

@@ -63,7 +63,16 @@ OPTIONS = {
         "--runs",
         "--json",
     },
-    "report": {"STUDY...", "--format", "--out", "--kind", "--watch", "--regrade", "--runs", "--json"},
+    "report": {
+        "STUDY...",
+        "--format",
+        "--out",
+        "--kind",
+        "--watch",
+        "--regrade",
+        "--runs",
+        "--json",
+    },
     "status": {"STUDY", "--runs", "--json"},
     "dashboard": {"STUDY", "--port", "--host", "--runs"},
     "sync": {
@@ -113,7 +122,11 @@ def test_the_command_line_has_exactly_these_commands_and_options():
         name: {
             opt
             for param in command.params
-            for opt in (param.opts if param.param_type_name == "option" else [param.metavar or param.name.upper()])
+            for opt in (
+                param.opts
+                if param.param_type_name == "option"
+                else [param.metavar or param.name.upper()]
+            )
         }
         for name, command in commands().items()
     }
@@ -166,14 +179,19 @@ def test_s46_reading_commands_load_no_torch(tmp_path, arguments):
         "import sys\nfrom andrea.cli.app import main\n"
         f"sys.argv = ['andrea', *{arguments!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print('loaded:', [m for m in ('torch', 'wandb', 'optuna', 'pandas') if m in sys.modules], file=sys.stderr)\n"
+        "print('loaded:', [m for m in ('torch', 'wandb', 'optuna', 'pandas') if m in sys.modules], "
+        "file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert done.stderr == "loaded: []\n"
 
 
 def documented():
-    """Every command line of the README, of docs and of the examples of `--help`, without its remark."""
+    """Every command line of the README, of docs and of the examples of `--help`, without its
+    remark.
+    """
     root = Path(__file__).resolve().parents[1]
     for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -184,7 +202,9 @@ def documented():
 
 
 def test_every_documented_command_line_is_one():
-    found = {re.split(r"\s{2,}| [>#] |…", block or inline)[0].strip() for block, inline in documented()}
+    found = {
+        re.split(r"\s{2,}| [>#] |…", block or inline)[0].strip() for block, inline in documented()
+    }
     lines = [shlex.split(line) for line in sorted(found) if line.startswith("andrea ")]
     assert len(lines) > 30
     for _, *arguments in lines:
@@ -216,7 +236,9 @@ def test_completion_of_a_model_goes_on_after_its_colon():
     assert complete.models("tin") == ["tiny"]
     assert complete.models("gpt2:mlp_r") == ["gpt2:mlp_ratio="]
     assert complete.models("gpt2:activation=swi") == ["gpt2:activation=swiglu"]
-    assert complete.models("gpt2:n_layer=2,activation=silu,n_kv") == ["gpt2:n_layer=2,activation=silu,n_kv_head="]
+    assert complete.models("gpt2:n_layer=2,activation=silu,n_kv") == [
+        "gpt2:n_layer=2,activation=silu,n_kv_head="
+    ]
     assert complete.models("mlp_r") == ["mlp_ratio="], "bash hands over what stands after the colon"
     assert complete.models("gpt2:n_layer=") == []
 

@@ -1,4 +1,6 @@
-"""Input that a careless or hostile hand could give: one line, exit 2, nothing written; and streams that fail."""
+"""Input that a careless or hostile hand could give: one line, exit 2, nothing written; and streams
+that fail.
+"""
 
 import os
 import subprocess
@@ -50,19 +52,43 @@ def assert_refused(here, result, *parts):
 
 REFUSED = {
     "compile is no boolean": (["--set", "train.compile=true"], ["'auto', 'on' or 'off', not true"]),
-    "a tokenizer beyond all measure": (["--set", "data.tokenizer=bpe-999999999999"], ["at most 1,048,576"]),
+    "a tokenizer beyond all measure": (
+        ["--set", "data.tokenizer=bpe-999999999999"],
+        ["at most 1,048,576"],
+    ),
     "threads beyond all measure": (["--set", "train.threads=100000"], ["train.threads", "1024"]),
-    "more threads than cores": (["--set", "train.threads=1024"], ["train.threads 1024: this machine has"]),
-    "true is no number": (["--set", "train.threads=true"], ["train.threads: input should be a number, not true"]),
-    "a width": (["--set", "model.d_model=100000000"], ["needs about", "TiB", "GiB: make the model smaller"]),
+    "more threads than cores": (
+        ["--set", "train.threads=1024"],
+        ["train.threads 1024: this machine has"],
+    ),
+    "true is no number": (
+        ["--set", "train.threads=true"],
+        ["train.threads: input should be a number, not true"],
+    ),
+    "a width": (
+        ["--set", "model.d_model=100000000"],
+        ["needs about", "TiB", "GiB: make the model smaller"],
+    ),
     "a vocabulary": (["--set", "model.vocab_size=100000000000"], ["needs about", "TiB"]),
     "a ratio": (["--set", "model.mlp_ratio=1e30"], ["model.mlp_ratio", "1000000000000"]),
     "a depth": (["--set", "model.n_layer=1000000000"], ["needs about", "TiB"]),
-    "a batch": (["--set", "train.batch_size=100000000000"], ["needs about", "lower train.micro_batch"]),
+    "a batch": (
+        ["--set", "train.batch_size=100000000000"],
+        ["needs about", "lower train.micro_batch"],
+    ),
     "nobody's home": (["--set", "data.source=text:~nouser/x"], ["text:~nouser/x"]),
-    "a part that is none": (["--set", "data.eval_tokens=64", "--set", "data.curve_tokens=65"], ["curve_tokens 65"]),
-    "a source without a path": (["--set", "data.source=text:"], ["unknown source 'text:'; there are"]),
-    "a path with what YAML calls a comment": (["--set", "data.source=text:a #b"], ["no file or folder", "a #b"]),
+    "a part that is none": (
+        ["--set", "data.eval_tokens=64", "--set", "data.curve_tokens=65"],
+        ["curve_tokens 65"],
+    ),
+    "a source without a path": (
+        ["--set", "data.source=text:"],
+        ["unknown source 'text:'; there are"],
+    ),
+    "a path with what YAML calls a comment": (
+        ["--set", "data.source=text:a #b"],
+        ["no file or folder", "a #b"],
+    ),
     "an endless number": (["--set", f"train.tokens={'9' * 6000}"], ["train.tokens"]),
     "an endless depth": (["--set", f"data.split={'[' * 20_000}"], ["data.split"]),
     "an alias": (["--set", "train={lr: &x [*x]}"], ["train"]),
@@ -91,7 +117,9 @@ def test_options_do_not_hide_settings_and_a_protocol_has_bounds(here, options, p
 
 
 def test_train_refuses_a_setting_given_twice_and_a_model_that_does_not_fit(here):
-    assert_refused(here, andrea("train", "--tokens", "4096", "--set", "train.tokens=-5"), "give one")
+    assert_refused(
+        here, andrea("train", "--tokens", "4096", "--set", "train.tokens=-5"), "give one"
+    )
     assert_refused(here, andrea("train", "--seed", "1", "--set", "seed=-5"), "give one")
     assert_refused(here, andrea("train", "--set", "model.d_model=100000000"), "needs about")
 
@@ -135,7 +163,9 @@ def test_variants_that_end_the_process_are_a_fault_of_their_file(here):
 
 
 def test_fewer_tokens_to_judge_on_than_asked_for_are_said(here):
-    result = andrea("ablate", here / "mine.yaml", "--dry-run", "--set", "data.eval_tokens=100000000")
+    result = andrea(
+        "ablate", here / "mine.yaml", "--dry-run", "--set", "data.eval_tokens=100000000"
+    )
     assert result.exit_code == 0, result.output
     assert "data.eval_tokens 100,000,000: only 5" in result.stdout
 
@@ -188,7 +218,9 @@ def shelled(here):
     return run
 
 
-@pytest.mark.parametrize("command", ["$A --help", "$A ablate --help", "$A --version", "$A list presets"])
+@pytest.mark.parametrize(
+    "command", ["$A --help", "$A ablate --help", "$A --version", "$A list presets"]
+)
 def test_a_full_output_is_one_line(shelled, command):
     result = shelled(f"{command} >/dev/full")
     assert result.returncode == 1
@@ -214,9 +246,14 @@ def test_a_reader_that_goes_away_ends_a_fresh_study_without_a_word_and_it_resume
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
-    [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
 )
 def test_an_output_that_lacks_a_character_does_not_end_a_study(here, shelled, environment):
-    result = shelled(f"$A ablate {here}/mine.yaml --wandb off --executor inline | cat -v", **environment)
+    result = shelled(
+        f"$A ablate {here}/mine.yaml --wandb off --executor inline | cat -v", **environment
+    )
     assert result.returncode == 0, result.stderr
     assert "report: " in result.stdout and "Error" not in result.stderr

@@ -1,4 +1,6 @@
-"""What a careless or hostile hand gives to `model`, `trace`, `export`, `import`: one line, exit 2, nothing written."""
+"""What a careless or hostile hand gives to `model`, `trace`, `export`, `import`: one line, exit 2,
+nothing written.
+"""
 
 import json
 import os
@@ -16,10 +18,10 @@ from andrea.cli.app import app
 from andrea.data import tokenizers
 from andrea.errors import StudyError
 from andrea.model.config import VARIANTS, ModelConfig
-from andrea.model.fit import fit
 from andrea.model.folder import save_model
 from andrea.model.gpt import build_model
 from andrea.model.hf.convert import export_hf
+from andrea.model.size_matching import fit
 
 SMALL = ModelConfig(vocab_size=256, context=8, d_model=16, n_layer=1, n_head=2)
 TURNED = ModelConfig(
@@ -44,7 +46,9 @@ def andrea(*arguments: str) -> Result:
 
 
 def refused(*arguments: str) -> str:
-    """The line of a command that must fail as a user's mistake and write nothing beside what was there."""
+    """The line of a command that must fail as a user's mistake and write nothing beside what was
+    there.
+    """
     before = sorted(str(path) for path in Path().rglob("*"))
     result = andrea(*arguments)
     assert result.exit_code == 2, (result.stdout, result.stderr, result.exception)
@@ -61,7 +65,10 @@ def refused(*arguments: str) -> str:
         (["compare", "tiny", "tiny"], "tiny: named twice"),
         (["compare", "tiny", "gpt2", "gpt2", "--match", "params"], "gpt2: named twice"),
         (["show", "tiny", "--set", "train.lr=1"], "only settings of model are read"),
-        (["compare", "tiny", "gpt2", "--set", "data.tokenizer=bpe-999"], "only settings of model are read"),
+        (
+            ["compare", "tiny", "gpt2", "--set", "data.tokenizer=bpe-999"],
+            "only settings of model are read",
+        ),
         (["show", "tiny", "--set", "seed=3"], "only settings of model are read"),
         (["show", "tiny", "--set", "lr=3"], "only settings of model are read"),
         (["show", "tiny", "--set", "activation=relu"], "did you mean 'model.activation'?"),
@@ -77,7 +84,8 @@ def test_a_model_that_nobody_named_and_a_setting_that_nothing_reads_are_refused(
 
 @pytest.mark.parametrize("value", ["1e308", "5e-324"])
 @pytest.mark.parametrize(
-    "setting", ["norm_eps", "init_std", "attn_scale", "attn_softcap", "logit_softcap", "embedding_scale"]
+    "setting",
+    ["norm_eps", "init_std", "attn_scale", "attn_softcap", "logit_softcap", "embedding_scale"],
 )
 def test_a_number_that_float32_cannot_compute_with_is_refused(
     setting: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +115,10 @@ def test_a_size_is_matched_up_to_the_largest_that_there_is() -> None:
         (["--set", "model.n_layer=1000000000"], "make it smaller"),
         (["--set", f"model.d_model={HUGE}"], "make it smaller"),
         (["--set", f"model.context={HUGE}", "--set", "model.positions=rope"], "make it smaller"),
-        (["--set", "model.residual=layerscale", "--set", "model.layerscale_init=1e300"], "beyond what float32"),
+        (
+            ["--set", "model.residual=layerscale", "--set", "model.layerscale_init=1e300"],
+            "beyond what float32",
+        ),
     ],
 )
 def test_what_cannot_be_traced_or_drawn_is_refused_before_it_is_built(
@@ -150,12 +161,20 @@ def replaced(name: str, make: Any) -> Any:
 DAMAGES: dict[str, tuple[str, Any, str]] = {
     "a pipe": ("theirs", replaced("config.json", os.mkfifo), "config.json: not a file"),
     "a folder": ("theirs", replaced("config.json", Path.mkdir), "config.json: not a file"),
-    "a loop": ("theirs", replaced("config.json", lambda path: path.symlink_to(path.name)), "config.json: not a file"),
+    "a loop": (
+        "theirs",
+        replaced("config.json", lambda path: path.symlink_to(path.name)),
+        "config.json: not a file",
+    ),
     "width": ("theirs", described(n_embd=HUGE), "make it smaller"),
     "context": ("llama", described(max_position_embeddings=HUGE), "make it smaller"),
     "epsilon": ("theirs", described(layer_norm_epsilon=1e308), "beyond what float32"),
     "NaN": ("theirs", weighing(torch.full((256, 16), torch.nan)), "not finite"),
-    "large": ("theirs", weighing(torch.full((256, 16), 1e300, dtype=torch.float64)), "not finite in float32"),
+    "large": (
+        "theirs",
+        weighing(torch.full((256, 16), 1e300, dtype=torch.float64)),
+        "not finite in float32",
+    ),
     "8 bits": ("theirs", weighing(torch.zeros(256, 16, dtype=torch.float8_e4m3fn)), "quantized"),
     "pickle": (
         "theirs",
@@ -167,7 +186,11 @@ DAMAGES: dict[str, tuple[str, Any, str]] = {
         replaced("model.safetensors", lambda path: path.write_bytes(struct.pack("<Q", 2**63))),
         "no safetensors file",
     ),
-    "tokenizer": ("theirs", replaced("tokenizer.json", lambda path: path.write_text("{")), "tokenizer.json: damaged"),
+    "tokenizer": (
+        "theirs",
+        replaced("tokenizer.json", lambda path: path.write_text("{")),
+        "tokenizer.json: damaged",
+    ),
 }
 
 
@@ -190,7 +213,8 @@ def test_a_target_that_cannot_be_made_is_refused(here: Path, out: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "description", [{}, {"kind": "char"}, {"kind": "bpe"}, {"kind": "bpe", "tokenizer": {}}, {"kind": "other"}]
+    "description",
+    [{}, {"kind": "char"}, {"kind": "bpe"}, {"kind": "bpe", "tokenizer": {}}, {"kind": "other"}],
 )
 def test_a_damaged_description_of_a_tokenizer_is_said(description: dict[str, Any]) -> None:
     with pytest.raises(StudyError, match="the description of the tokenizer is damaged"):
@@ -216,8 +240,16 @@ register("activation", "mine", f"{{__name__}}:Mine")
     ("body", "after", "said"),
     [
         ("refuse = 3", "", "its `refuse` fails (TypeError"),
-        ("refuse = classmethod(lambda cls, cfg: 1 / 0)", "", "its `refuse` fails (ZeroDivisionError"),
-        ("refuse = classmethod(lambda cls, cfg: 7)", "", "its `refuse` gives 7, neither a reason nor None"),
+        (
+            "refuse = classmethod(lambda cls, cfg: 1 / 0)",
+            "",
+            "its `refuse` fails (ZeroDivisionError",
+        ),
+        (
+            "refuse = classmethod(lambda cls, cfg: 7)",
+            "",
+            "its `refuse` gives 7, neither a reason nor None",
+        ),
         ("count = classmethod(lambda cls, cfg: 1 / 0)", "", "mine.py:8): ZeroDivisionError"),
         ("count = classmethod(lambda cls, cfg: None)", "", "model.activation 'mine'"),
         ("pass", "Mine = 3", "no class"),
@@ -225,11 +257,18 @@ register("activation", "mine", f"{{__name__}}:Mine")
 )
 @pytest.mark.parametrize("command", [["show"], ["compare", "gpt2"]])
 def test_a_variant_with_a_fault_is_one_line_of_model_show_and_compare(
-    command: list[str], body: str, after: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str],
+    body: str,
+    after: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MINE.format(body=body, after=after))
     try:
-        assert said in refused("model", *command, "tiny", "--variants", "mine.py", "--set", "model.activation=mine")
+        assert said in refused(
+            "model", *command, "tiny", "--variants", "mine.py", "--set", "model.activation=mine"
+        )
     finally:
         VARIANTS["activation"].pop("mine", None)

@@ -1,4 +1,6 @@
-"""What is read from a store (`status`, `list`, `doctor`, `dashboard`, …), and that reading leaves no trace."""
+"""What is read from a store (`status`, `list`, `doctor`, `dashboard`, …), and that reading leaves
+no trace.
+"""
 
 import json
 import threading
@@ -28,7 +30,8 @@ def runs(tmp_path):
     folder.mkdir(parents=True)
     study = StudyFolder(folder)
     study.write(
-        "study.json", {"kind": "ablation", "name": "norm-placement", "digest": "ab12cd", "created": "2026-11-30"}
+        "study.json",
+        {"kind": "ablation", "name": "norm-placement", "digest": "ab12cd", "created": "2026-11-30"},
     )
     endings = {
         "aa": {"outcome": "completed", "stalled": False, "loss": 2.5},
@@ -37,7 +40,14 @@ def runs(tmp_path):
     }
     for i, run_id in enumerate(("aa", "bb", "cc", "dd", "ee", "ff")):
         study.add_run(
-            {"run_id": run_id, "arm": "post", "phase": "tune", "why": "grid", "lr": 10.0 ** -(i + 1), "seed": 1}
+            {
+                "run_id": run_id,
+                "arm": "post",
+                "phase": "tune",
+                "why": "grid",
+                "lr": 10.0 ** -(i + 1),
+                "seed": 1,
+            }
         )
         if run_id in endings:
             with store.claim(run_id) as claim:
@@ -51,10 +61,22 @@ def runs(tmp_path):
 
 def test_status_counts_what_is_done_and_says_why_the_rest_is_not(runs):
     state = json.loads(andrea("status", "norm-placement", "--runs", runs, "--json").stdout)
-    assert state["runs"] == {"total": 6, "running": 1, "failed": 1, "done": 3, "stalled": 1, "diverged": 1}
+    assert state["runs"] == {
+        "total": 6,
+        "running": 1,
+        "failed": 1,
+        "done": 3,
+        "stalled": 1,
+        "diverged": 1,
+    }
     assert state["live"] is False and state["phase"] == "tune, interrupted"
-    assert [(run["run_id"], run["reason"]) for run in state["failed"]] == [("dd", "RuntimeError: out of memory")]
-    assert [(run["run_id"], run["ending"]) for run in state["not_completed"]] == [("bb", "stalled"), ("cc", "diverged")]
+    assert [(run["run_id"], run["reason"]) for run in state["failed"]] == [
+        ("dd", "RuntimeError: out of memory")
+    ]
+    assert [(run["run_id"], run["ending"]) for run in state["not_completed"]] == [
+        ("bb", "stalled"),
+        ("cc", "diverged"),
+    ]
 
 
 def test_status_of_a_study_reads_as_text(runs):
@@ -70,7 +92,15 @@ def test_status_without_a_name_lists_every_study_and_says_which_is_live(runs):
         [state] = json.loads(andrea("status", "--runs", runs, "--json").stdout)
     assert state["live"] is True and state["phase"] == "tune"
     table = andrea("status", "--runs", runs).stdout.splitlines()
-    assert table[1].split() == ["norm-placement-ab12cd", "tune,", "interrupted", "3/6", "1", "1", "1"]
+    assert table[1].split() == [
+        "norm-placement-ab12cd",
+        "tune,",
+        "interrupted",
+        "3/6",
+        "1",
+        "1",
+        "1",
+    ]
 
 
 def test_a_finished_study_is_done_and_shows_its_verdicts(runs):
@@ -85,7 +115,9 @@ def test_a_finished_study_is_done_and_shows_its_verdicts(runs):
 
 def test_the_overview_says_in_a_few_words_what_came_out(runs):
     study = StudyFolder(runs / "studies" / "norm-placement-ab12cd")
-    study.write("resolved.json", {"arms": {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}})
+    study.write(
+        "resolved.json", {"arms": {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}}
+    )
 
     def shown(name, content):
         study.write(name, {"complete": True, **content})
@@ -94,13 +126,16 @@ def test_the_overview_says_in_a_few_words_what_came_out(runs):
     one = [{"arm": "post", "verdict": "worse"}]
     assert shown("verdict.json", {"verdicts": one}).splitlines()[1].endswith("  post-norm worse")
     several = [
-        {"arm": arm, "verdict": verdict} for arm, verdict in zip("abc", ("worse", "better", "worse"), strict=True)
+        {"arm": arm, "verdict": verdict}
+        for arm, verdict in zip("abc", ("worse", "better", "worse"), strict=True)
     ]
     text = shown("verdict.json", {"verdicts": several, "exploratory": True})
     assert text.splitlines()[1].endswith("  2 worse, 1 better (exploratory)")
     assert text.splitlines()[-1].startswith("exploratory: some runs were there before")
     best = {"train.lr": 0.0046845, "train.warmup": 0.1}
-    assert "  best lr 0.00468, warmup 0.1\n" in shown("best.json", {"params": best}).replace(" (exploratory)", "")
+    assert "  best lr 0.00468, warmup 0.1\n" in shown("best.json", {"params": best}).replace(
+        " (exploratory)", ""
+    )
     assert "tune post-norm lr 0.0001" in andrea("status", "norm-placement", "--runs", runs).stdout
 
 
@@ -108,16 +143,22 @@ def test_the_overview_says_in_a_few_words_what_came_out(runs):
 def test_a_bare_name_of_several_studies_says_which_is_the_latest(runs, command):
     newer = StudyFolder(runs / "studies" / "norm-placement-ef34ab")
     newer.path.mkdir()
-    newer.write("study.json", {"kind": "ablation", "name": "norm-placement", "created": "2026-12-01"})
+    newer.write(
+        "study.json", {"kind": "ablation", "name": "norm-placement", "created": "2026-12-01"}
+    )
     said = "2 studies are named norm-placement; this is the latest, norm-placement-ef34ab\n"
     assert andrea(command, "norm-placement", "--runs", runs).stderr.startswith(said)
-    assert "studies are named" not in andrea(command, "norm-placement-ef34ab", "--runs", runs).stderr
+    assert (
+        "studies are named" not in andrea(command, "norm-placement-ef34ab", "--runs", runs).stderr
+    )
     assert "latest" in andrea(command, "--help").stdout
 
 
 def test_list_variants_says_axis_name_and_what_it_is():
     lines = andrea("list", "variants").stdout.splitlines()
-    assert any(line.split()[:2] == ["activation", "swiglu"] and len(line.split()) > 3 for line in lines)
+    assert any(
+        line.split()[:2] == ["activation", "swiglu"] and len(line.split()) > 3 for line in lines
+    )
     schema = json.loads(andrea("schema", "run").stdout)["$defs"]["ModelConfig"]["properties"]
     assert schema["norm_placement"]["examples"][:2] == ["pre", "post"]
 
@@ -146,7 +187,9 @@ def test_list_presets_as_json_is_json_alone():
 
 def test_model_show_prints_the_exact_count_and_takes_a_fraction(tmp_path):
     assert json.loads(andrea("model", "show", "gpt2", "--json").stdout)["total"] == 124_439_808
-    shown = json.loads(andrea("model", "show", "tiny", "--set", "model.mlp_ratio=8/3", "--json").stdout)
+    shown = json.loads(
+        andrea("model", "show", "tiny", "--set", "model.mlp_ratio=8/3", "--json").stdout
+    )
     assert shown["config"]["mlp_ratio"] == pytest.approx(8 / 3)
     assert "124,439,808" in andrea("model", "show", "gpt2").stdout
 
@@ -162,7 +205,10 @@ def test_schema_is_json_schema_with_the_documentation_of_each_field(what):
     schema = json.loads(andrea("schema", what).stdout)
     assert schema["type"] == "object"
     if what == "run":
-        assert "learning rate" in schema["$defs"]["TrainConfig"]["properties"]["lr"]["description"].lower()
+        assert (
+            "learning rate"
+            in schema["$defs"]["TrainConfig"]["properties"]["lr"]["description"].lower()
+        )
 
 
 def test_doctor_reports_every_check_and_fails_on_a_folder_that_cannot_be_used(tmp_path):
@@ -182,7 +228,10 @@ def test_doctor_reports_every_check_and_fails_on_a_folder_that_cannot_be_used(tm
 def test_an_unknown_report_format_is_refused(runs):
     result = andrea("report", "norm-placement", "--runs", runs, "--format", "html,doc")
     assert result.exit_code == 2
-    assert result.stderr == "andrea: --format: unknown 'doc'; there are html, md, csv, parquet, json, tex, pdf\n"
+    assert (
+        result.stderr
+        == "andrea: --format: unknown 'doc'; there are html, md, csv, parquet, json, tex, pdf\n"
+    )
 
 
 def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
@@ -191,7 +240,7 @@ def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-    from andrea.cli.dashboard import serve
+    from andrea.cli.commands.dashboard import serve
 
     journal = tmp_path / "optuna.journal"
     backend = JournalFileBackend(str(journal), lock_obj=JournalFileOpenLock(str(journal)))
@@ -211,7 +260,9 @@ def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
         refused.value.close()
         assert journal.read_bytes() == before
         study.add_trial(optuna.trial.create_trial(params={}, distributions={}, value=2.4))
-        with urllib.request.urlopen(f"{base}/api/studies/{shown['study_id']}?after=0", timeout=20) as answer:
+        with urllib.request.urlopen(
+            f"{base}/api/studies/{shown['study_id']}?after=0", timeout=20
+        ) as answer:
             assert len(json.load(answer)["trials"]) == 2
         server.shutdown()
     assert [path.name for path in tmp_path.iterdir()] == ["optuna.journal"]

@@ -41,7 +41,9 @@ ANDREA = [sys.executable, "-c", "from andrea.cli.app import main; main()"]
 @pytest.fixture
 def place(tmp_path):
     """A folder of its own with a text and two questions about it."""
-    (tmp_path / "book.txt").write_text("".join(f"Line {i}: it was a dark and stormy night.\n" for i in range(3000)))
+    (tmp_path / "book.txt").write_text(
+        "".join(f"Line {i}: it was a dark and stormy night.\n" for i in range(3000))
+    )
     (tmp_path / "mine.yaml").write_text(QUESTION)
     (tmp_path / "rates.yaml").write_text(SWEEP)
     return tmp_path
@@ -54,16 +56,27 @@ def arguments(*own, tokens=None):
 
 def run(place, *own, timeout=240, **more):
     return subprocess.run(
-        [*ANDREA, *arguments(*own, **more)], cwd=place, capture_output=True, text=True, timeout=timeout
+        [*ANDREA, *arguments(*own, **more)],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
 
 
 def test_a_dry_run_as_json_is_the_plan_alone_and_starts_nothing(place, monkeypatch):
     monkeypatch.chdir(place)
-    result = CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--json", "--slots", "3"))
+    result = CliRunner().invoke(
+        app, arguments("ablate", "mine.yaml", "--dry-run", "--json", "--slots", "3")
+    )
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
-    assert (plan["runs"], plan["tokens_per_run"], plan["tokens"], plan["slots"]) == (8, 3200, 25_600, 3)
+    assert (plan["runs"], plan["tokens_per_run"], plan["tokens"], plan["slots"]) == (
+        8,
+        3200,
+        25_600,
+        3,
+    )
     assert list(plan["arms"]) == ["gelu", "relu"]
     assert plan["arms"]["relu"]["config"]["model"]["activation"] == "relu"
     assert plan["estimate_s"] > 0
@@ -73,17 +86,29 @@ def test_a_dry_run_as_json_is_the_plan_alone_and_starts_nothing(place, monkeypat
 
 def test_the_plan_says_question_arms_parameters_runs_and_time(place, monkeypatch):
     monkeypatch.chdir(place)
-    text = CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--slots", "2")).stdout
+    text = (
+        CliRunner()
+        .invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--slots", "2"))
+        .stdout
+    )
     assert "mine: Does a ReLU do as well?" in text
     assert "8 runs of 3,200 tokens, 2 at once: about" in text
-    assert "rates of every arm: 0.001, 0.01\nsmallest effect of interest m = 0.05 nats, 2 pairs, alpha 0.05" in text
+    assert (
+        "rates of every arm: 0.001, 0.01\nsmallest effect of interest m = 0.05 nats, 2 pairs, "
+        "alpha 0.05" in text
+    )
     assert {"gelu", "relu"} <= {line.split()[0] for line in text.splitlines() if line}
 
 
 def test_more_slots_than_cores_are_noted(place, monkeypatch):
     monkeypatch.chdir(place)
     said = "99 slots are more than the"
-    assert said in CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--slots", "99")).stdout
+    assert (
+        said
+        in CliRunner()
+        .invoke(app, arguments("ablate", "mine.yaml", "--dry-run", "--slots", "99"))
+        .stdout
+    )
     assert said not in CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--dry-run")).stdout
 
 
@@ -95,8 +120,12 @@ def test_a_sweep_finds_the_variants_beside_it(place, monkeypatch):
         "class Mine(Relu): pass\n"
         "register('activation', 'of_the_sweep', f'{__name__}:Mine')\n"
     )
-    (place / "rates.yaml").write_text(SWEEP.replace("n_layer: 1", "activation: of_the_sweep, n_layer: 1"))
-    plan = json.loads(CliRunner().invoke(app, arguments("sweep", "rates.yaml", "--dry-run", "--json")).stdout)
+    (place / "rates.yaml").write_text(
+        SWEEP.replace("n_layer: 1", "activation: of_the_sweep, n_layer: 1")
+    )
+    plan = json.loads(
+        CliRunner().invoke(app, arguments("sweep", "rates.yaml", "--dry-run", "--json")).stdout
+    )
     assert plan["arms"]["rates"]["config"]["model"]["activation"] == "of_the_sweep"
 
 
@@ -122,14 +151,16 @@ def test_a_tracker_or_a_report_that_breaks_costs_a_warning_and_not_the_study(pla
 
     monkeypatch.setattr("andrea.study.controller.run_study", lambda *_: Summary(True))
     monkeypatch.setattr("andrea.tracking.mirror.Mirror", broken)
-    monkeypatch.setattr("andrea.analysis.build.make_report", broken)
+    monkeypatch.setattr("andrea.analysis.formats.build.make_report", broken)
     monkeypatch.chdir(place)
     own = [*arguments("ablate", "mine.yaml"), "--wandb", "offline"]
     result = CliRunner().invoke(app, own)
     assert result.exit_code == 0, result.output
     mirror, report = result.stderr.splitlines()
     assert mirror == "warning: no W&B mirror (no such thing); `andrea sync` publishes later"
-    assert report.startswith("warning: no report (RuntimeError: no such thing); `andrea report mine-")
+    assert report.startswith(
+        "warning: no report (RuntimeError: no such thing); `andrea report mine-"
+    )
 
 
 @pytest.mark.slow
@@ -157,20 +188,34 @@ def test_an_ablation_ends_in_verdicts_and_a_report_and_is_found_done_the_second_
 @pytest.mark.slow
 def test_a_sweep_ends_in_trials_and_the_best_config_to_copy(place):
     learns = ["--set", "model.d_model=32", "--set", "model.init_std=0.08"]
-    done = run(place, "sweep", "rates.yaml", "--executor", "inline", "--json", *learns, tokens=16_000)
+    done = run(
+        place, "sweep", "rates.yaml", "--executor", "inline", "--json", *learns, tokens=16_000
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert [trial["params"]["train.lr"] for trial in answer["trials"]] == [0.003, 0.01]
     command = answer["best"]["command"]
-    assert command in done.stderr and f"--set train.lr={answer['best']['params']['train.lr']}" in command
-    trained = subprocess.run([*ANDREA, *shlex.split(command)[1:]], cwd=place, capture_output=True, text=True)
+    assert (
+        command in done.stderr
+        and f"--set train.lr={answer['best']['params']['train.lr']}" in command
+    )
+    trained = subprocess.run(
+        [*ANDREA, *shlex.split(command)[1:]], cwd=place, capture_output=True, text=True
+    )
     assert trained.stdout.startswith("this config is trained already"), trained.stderr
 
 
 @pytest.mark.slow
 def test_s29_s40_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
-    command = [*ANDREA, *arguments("ablate", "mine.yaml", "--slots", "2", tokens=64_000), "--wandb", "offline"]
-    work = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        *ANDREA,
+        *arguments("ablate", "mine.yaml", "--slots", "2", tokens=64_000),
+        "--wandb",
+        "offline",
+    ]
+    work = subprocess.Popen(
+        command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         for line in work.stdout:
             if line.startswith("[1/8]"):
@@ -181,7 +226,9 @@ def test_s29_s40_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place
         work.kill()
     assert work.returncode == 130
     assert said == "andrea: interrupted; the same command given again resumes\n"
-    state = json.loads(CliRunner().invoke(app, ["status", "--runs", str(place / "andrea-runs"), "--json"]).stdout)
+    state = json.loads(
+        CliRunner().invoke(app, ["status", "--runs", str(place / "andrea-runs"), "--json"]).stdout
+    )
     assert state[0]["live"] is False and state[0]["runs"]["running"] == 0
     assert state[0]["phase"] == "tune, interrupted"
     resumed = run(place, "ablate", "mine.yaml", "--slots", "2", tokens=64_000)
@@ -198,7 +245,9 @@ def small_disk(tmp_path):
     disk.mkdir()
     if (
         mount is None
-        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], capture_output=True).returncode
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], capture_output=True
+        ).returncode
     ):
         pytest.skip("cannot mount a small tmpfs here (needs root and CAP_SYS_ADMIN)")
     yield disk
@@ -207,7 +256,9 @@ def small_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "inline"])
-def test_a_full_disk_ends_with_1_and_the_same_command_resumes_after_space_is_made(place, small_disk, executor):
+def test_a_full_disk_ends_with_1_and_the_same_command_resumes_after_space_is_made(
+    place, small_disk, executor
+):
     own = ["ablate", "mine.yaml", "--executor", executor, "--runs", str(small_disk / "runs")]
     assert run(place, *own, "--dry-run").returncode == 0
     free = shutil.disk_usage(small_disk).free

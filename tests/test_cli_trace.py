@@ -9,7 +9,8 @@ from conftest import generated_text
 from report_page import Page
 from typer.testing import CliRunner
 
-from andrea.analysis import stream, traces
+from andrea.analysis.trace import page as stream
+from andrea.analysis.trace import sentences as traces
 from andrea.cli.app import app
 from andrea.model.config import ModelConfig
 from andrea.model.folder import save_model
@@ -50,8 +51,14 @@ def refused(text, *options):
 def run(tmp_path_factory):
     """A runs folder with one short training over characters, and the run's result."""
     folder = tmp_path_factory.mktemp("trace")
-    (folder / "book.txt").write_text("".join(f"Chapter {i}: it was a dark and stormy night. " for i in range(400)))
-    settings = [f"data.source=text:{folder / 'book.txt'}", "data.tokenizer=char", "train.batch_size=2"]
+    (folder / "book.txt").write_text(
+        "".join(f"Chapter {i}: it was a dark and stormy night. " for i in range(400))
+    )
+    settings = [
+        f"data.source=text:{folder / 'book.txt'}",
+        "data.tokenizer=char",
+        "train.batch_size=2",
+    ]
     settings += ["data.eval_tokens=64", "data.curve_tokens=16", "model.context=8"]
     options = [*SMALL[:-2], *(part for setting in settings for part in ("--set", setting))]
     options += ["--tokens", "160", "--runs", str(folder / "runs"), "--json"]
@@ -65,7 +72,9 @@ def test_every_sublayer_has_a_line_in_aligned_columns_and_a_sentence_ends_it():
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[1] == 'token 3 (0 to 8): " " after "The"'
-    assert re.fullmatch(r"embedding: token table [\d.]+ \+ position [\d.]+ → stream [\d.]+", lines[2])
+    assert re.fullmatch(
+        r"embedding: token table [\d.]+ \+ position [\d.]+ → stream [\d.]+", lines[2]
+    )
     rows = [line for line in lines if re.match(r"block \d (attention|MLP)", line)]
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
     below = lines.index(rows[-1]) + 1
@@ -74,17 +83,27 @@ def test_every_sublayer_has_a_line_in_aligned_columns_and_a_sentence_ends_it():
     )
     assert lines[below + 2] == "", "the legend has two lines"
     assert any(
-        re.match(r'head: stream [\d.]+, normalized [\d.]+ → .* the text goes on with "u", rank', x) for x in lines
+        re.match(r'head: stream [\d.]+, normalized [\d.]+ → .* the text goes on with "u", rank', x)
+        for x in lines
     )
     lens = lines[lines.index(next(line for line in lines if line.startswith("logit lens"))) :]
     assert [line.split("  ")[0] for line in lens[1:4]] == ["embedding", "block 1", "block 2"]
-    assert lines[-2].startswith("The blocks do not start as the identity") and lines[-1].endswith(".")
+    assert lines[-2].startswith("The blocks do not start as the identity") and lines[-1].endswith(
+        "."
+    )
     assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize("placement", ["post", "deepnorm", "parallel", "sandwich"])
 def test_every_placement_fits_into_a_hundred_columns_and_is_explained(placement):
-    result = trace("Fellow citizens", *SMALL, "--set", f"model.norm_placement={placement}", "--set", "model.n_layer=10")
+    result = trace(
+        "Fellow citizens",
+        *SMALL,
+        "--set",
+        f"model.norm_placement={placement}",
+        "--set",
+        "model.n_layer=10",
+    )
     assert result.exit_code == 0, result.stderr
     assert max(map(len, result.stdout.splitlines())) <= 100
     assert ("norm moves" in result.stdout) == (placement in ("post", "deepnorm"))
@@ -105,8 +124,13 @@ def test_the_seed_and_the_settings_are_the_models():
     assert first["steps"] == again["steps"] != other["steps"]
     still = traced("a b", "--set", "model.init=zero_out")
     assert still["summary"] == "No branch changes the stream: every block is the identity."
-    near = traced("a b", "--set", "model.residual=layerscale", "--set", "model.layerscale_init=1e-4")
-    assert near["summary"] == "Every branch adds less than 1\xa0% of the stream: the blocks start near the identity."
+    near = traced(
+        "a b", "--set", "model.residual=layerscale", "--set", "model.layerscale_init=1e-4"
+    )
+    assert (
+        near["summary"]
+        == "Every branch adds less than 1\xa0% of the stream: the blocks start near the identity."
+    )
     off = traced("a b", "--set", "model.residual=off")
     assert off["summary"].startswith("There is no residual stream")
 
@@ -114,7 +138,8 @@ def test_the_seed_and_the_settings_are_the_models():
 def test_a_post_norm_is_not_called_the_identity_however_small_its_branches():
     found = traced("a b", "--set", "model.norm_placement=post", "--set", "model.init_std=0.002")
     assert re.match(
-        r"Every branch adds less than \d+\xa0% of the stream; the norms on the stream make", found["summary"]
+        r"Every branch adds less than \d+\xa0% of the stream; the norms on the stream make",
+        found["summary"],
     )
 
 
@@ -145,7 +170,9 @@ def test_a_text_longer_than_the_context_is_cut_and_says_so():
         ("a", ["--variants", "none.py"], "no such Python file"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_how_to_mend_it(text, options, reason, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_that_says_how_to_mend_it(
+    text, options, reason, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert reason in refused(text, *options)
 
@@ -156,7 +183,9 @@ def test_a_run_is_traced_with_its_own_tokenizer_by_a_beginning_of_its_id_or_by_i
     assert by_id.exit_code == 0, by_id.stderr
     found = json.loads(by_id.stdout)
     assert [one["text"] for one in found["tokens"]] == [*"stormy"]
-    assert found["model"]["loss"] == result["loss"] and found["summary"].startswith("Of the way from the embedding")
+    assert found["model"]["loss"] == result["loss"] and found["summary"].startswith(
+        "Of the way from the embedding"
+    )
     by_folder = trace("stormy", "--run", result["folder"], "--json")
     assert json.loads(by_folder.stdout) == found
     told = trace("stormy", "--run", result["folder"]).stdout
@@ -173,7 +202,9 @@ def test_a_run_whose_tokenizer_is_gone_says_how_to_make_it_again(run, tmp_path):
 
     shutil.copytree(run[0], tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs" / "data")
-    assert "andrea data prepare text:" in refused("a", "--run", run[1]["run_id"], "--runs", str(tmp_path / "runs"))
+    assert "andrea data prepare text:" in refused(
+        "a", "--run", run[1]["run_id"], "--runs", str(tmp_path / "runs")
+    )
 
 
 def test_a_model_folder_is_traced_with_the_tokenizer_in_it_or_over_bytes(tmp_path):
@@ -199,27 +230,43 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_the_page_says_what_the_text_says_without_a_script_or_an_address(tmp_path):
-    found = traced(f"{EVIL}\n&", "--token", "3", "--logit-lens", "--html", str(tmp_path / "trace.html"), *CONTEXT)
+    found = traced(
+        f"{EVIL}\n&",
+        "--token",
+        "3",
+        "--logit-lens",
+        "--html",
+        str(tmp_path / "trace.html"),
+        *CONTEXT,
+    )
     assert found["html"] == str(tmp_path / "trace.html")
     page = (tmp_path / "trace.html").read_text(encoding="utf-8")
     read = Page(page)
     assert not [tag for tag, _ in read.elements if tag in ("script", "img", "a", "iframe")]
     assert EVIL not in page and "<script>alert(1)</script>" in read.text.replace("\n", "")
     assert found["summary"] in read.text and "\\n" in read.text
-    assert f"3 (0 to {len(found['tokens']) - 1})" in read.text and "Reads, adds: norms of" in read.text
+    assert (
+        f"3 (0 to {len(found['tokens']) - 1})" in read.text and "Reads, adds: norms of" in read.text
+    )
     assert not re.search(r"(?:https?:)?//", page)
-    assert sum(tag == "svg" and "aria-hidden" in attributes for tag, attributes in read.elements) >= 6
+    assert (
+        sum(tag == "svg" and "aria-hidden" in attributes for tag, attributes in read.elements) >= 6
+    )
 
 
 CONTEXT = ["--set", "model.context=40"]
 
 
-@pytest.mark.parametrize("placement", ["pre", "post", "deepnorm", "parallel", "parallel_two", "none"])
+@pytest.mark.parametrize(
+    "placement", ["pre", "post", "deepnorm", "parallel", "parallel_two", "none"]
+)
 @pytest.mark.parametrize("residual", ["on", "off", "rezero"])
 def test_every_model_can_be_drawn(placement, residual):
     if placement == "deepnorm" and residual != "on":
         return
-    found = traced("ab", "--set", f"model.norm_placement={placement}", "--set", f"model.residual={residual}")
+    found = traced(
+        "ab", "--set", f"model.norm_placement={placement}", "--set", f"model.residual={residual}"
+    )
     page = stream.page(found)
     assert page.startswith("<!DOCTYPE html>") and page.count('<text class="letter') == 4
     on_the_stream = placement in ("post", "deepnorm") and residual != "off"
@@ -230,7 +277,15 @@ def test_every_model_can_be_drawn(placement, residual):
 
 
 def test_a_branch_is_as_wide_as_its_norm_and_coloured_by_its_cosine():
-    step = {"sublayer": "mlp", "before": 4.0, "source": 4.0, "read": 1.0, "added": 2.0, "moved": 0.0, "after": 5.0}
+    step = {
+        "sublayer": "mlp",
+        "before": 4.0,
+        "source": 4.0,
+        "read": 1.0,
+        "added": 2.0,
+        "moved": 0.0,
+        "after": 5.0,
+    }
     drawn = stream.drawing({**step, "cosine": 0.25}, 8.0)
     numbers = [float(number) for number in re.findall(r"[\d.]+", drawn["branch"])]
     entry = re.search(r"V([\d.]+)C", drawn["branch"])
@@ -248,11 +303,15 @@ def test_tokens_and_shares_are_written_so_that_they_can_be_read():
 
 @pytest.mark.slow
 def test_on_a_trained_run_the_lens_is_surer_of_the_truth_the_deeper_it_looks(tmp_path):
-    from andrea.cli.trace import trained
+    from andrea.cli.commands.trace import trained
     from andrea.model.trace import trace as follow
 
     (tmp_path / "text.txt").write_text(generated_text(20_000))
-    settings = [f"data.source=text:{tmp_path / 'text.txt'}", "train.lr=3e-3", "data.eval_tokens=2048"]
+    settings = [
+        f"data.source=text:{tmp_path / 'text.txt'}",
+        "train.lr=3e-3",
+        "data.eval_tokens=2048",
+    ]
     settings += ["model.n_layer=4", "model.d_model=32", "model.n_head=2", "model.context=32"]
     options = [part for setting in settings for part in ("--set", setting)]
     options += ["--tokens", "400000", "--runs", str(tmp_path / "runs"), "--json"]
@@ -265,6 +324,10 @@ def test_on_a_trained_run_the_lens_is_surer_of_the_truth_the_deeper_it_looks(tmp
     for window in windows:
         for place in places:
             lens = follow(subject.model, window, place).lens
-            losses -= torch.tensor([depth.probability for depth in lens]).log() / len(windows) / len(places)
+            losses -= (
+                torch.tensor([depth.probability for depth in lens]).log()
+                / len(windows)
+                / len(places)
+            )
     assert losses[0] > losses[1] > losses[2] > losses[4] and losses[3] > losses[4]
     assert float(losses[4]) < result["loss"] + 0.3

@@ -10,20 +10,45 @@ from andrea.cli.app import app
 from andrea.verdict.seeds import tuning_seed
 
 RUNNER = CliRunner()
-SMALL = ["--set", "model.n_layer=1", "--set", "model.d_model=8", "--set", "model.n_head=1", "--set", "model.context=8"]
-SMALL += ["--set", "train.batch_size=2", "--set", "data.eval_tokens=64", "--set", "data.curve_tokens=16"]
+SMALL = [
+    "--set",
+    "model.n_layer=1",
+    "--set",
+    "model.d_model=8",
+    "--set",
+    "model.n_head=1",
+    "--set",
+    "model.context=8",
+]
+SMALL += [
+    "--set",
+    "train.batch_size=2",
+    "--set",
+    "data.eval_tokens=64",
+    "--set",
+    "data.curve_tokens=16",
+]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A text, a runs folder, and the first training of a config in it."""
     folder = tmp_path_factory.mktemp("train")
-    (folder / "book.txt").write_text("".join(f"Chapter {i}: it was a dark and stormy night. " for i in range(400)))
+    (folder / "book.txt").write_text(
+        "".join(f"Chapter {i}: it was a dark and stormy night. " for i in range(400))
+    )
     return folder, train(folder, "--json")
 
 
 def train(folder, *options):
-    source = ["--set", f"data.source=text:{folder / 'book.txt'}", "--tokens", "160", "--runs", str(folder / "runs")]
+    source = [
+        "--set",
+        f"data.source=text:{folder / 'book.txt'}",
+        "--tokens",
+        "160",
+        "--runs",
+        str(folder / "runs"),
+    ]
     return RUNNER.invoke(app, ["train", *SMALL, *source, *options], prog_name="andrea")
 
 
@@ -33,7 +58,9 @@ def test_json_is_the_result_and_nothing_else_on_stdout(place):
     result = json.loads(first.stdout)
     assert result["outcome"] == "completed" and result["tokens"] == 160
     assert result["trained_before"] is False
-    assert (folder / "runs" / "runs" / result["run_id"][:2] / result["run_id"] / "result.json").exists()
+    assert (
+        folder / "runs" / "runs" / result["run_id"][:2] / result["run_id"] / "result.json"
+    ).exists()
     assert "100%  160 tokens  loss" in first.stderr
 
 
@@ -99,7 +126,9 @@ def test_a_run_that_another_process_trains_is_left_to_it(place):
     assert "is being trained by another process" in result.stderr
 
 
-def test_a_users_own_variant_is_trained_and_shown_and_its_source_is_part_of_the_run(place, tmp_path):
+def test_a_users_own_variant_is_trained_and_shown_and_its_source_is_part_of_the_run(
+    place, tmp_path
+):
     from andrea.model.config import VARIANTS
 
     folder, _ = place

@@ -20,7 +20,9 @@ from andrea.errors import UserError
         ("[90, 5, 5]", [90, 5, 5]),
     ],
 )
-def test_values_are_read_as_json_before_yaml_so_that_1e_3_is_a_number(text: str, value: object) -> None:
+def test_values_are_read_as_json_before_yaml_so_that_1e_3_is_a_number(
+    text: str, value: object
+) -> None:
     assert parse_value(text) == value
 
 
@@ -30,7 +32,9 @@ def test_a_ratio_may_be_written_as_a_fraction() -> None:
 
 
 def test_later_layers_win_key_by_key_and_dotted_keys_mean_the_same() -> None:
-    assert merge({"model": {"d_model": 1, "n_head": 2}}, {"model.d_model": 3}) == {"model": {"d_model": 3, "n_head": 2}}
+    assert merge({"model": {"d_model": 1, "n_head": 2}}, {"model.d_model": 3}) == {
+        "model": {"d_model": 3, "n_head": 2}
+    }
     assert merge({"a.b.c": 1}, {"a": {"b": {"d": 2}}}) == {"a": {"b": {"c": 1, "d": 2}}}
 
 
@@ -46,7 +50,13 @@ def test_dotted_keys_are_those_of_the_command_line() -> None:
 
 
 def test_every_fault_is_told_at_once_with_its_path_and_a_hint() -> None:
-    settings = {"model.d_modle": 3, "train.lr": -1, "model.activation": "gelo", "data.tokenizer": "bp", "modell": 1}
+    settings = {
+        "model.d_modle": 3,
+        "train.lr": -1,
+        "model.activation": "gelo",
+        "data.tokenizer": "bp",
+        "modell": 1,
+    }
     with pytest.raises(UserError) as caught:
         build(RunConfig, merge(settings))
     message = str(caught.value)

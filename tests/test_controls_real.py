@@ -5,14 +5,14 @@ import json
 import pytest
 from conftest import generated_text
 
+from andrea.execution.executors import make_executor
+from andrea.records.extras import Asked
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
-from andrea.study.ablation import Ablation
-from andrea.study.asked import Asked
 from andrea.study.controller import run_study
-from andrea.study.executors import make_executor
-from andrea.study.freeze import freeze, plan
-from andrea.study.plans import Request
+from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.plan import Request
+from andrea.study.question.ablation import Ablation
 from andrea.training.metrics import VOLATILE
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,13 @@ def studied(tmp_path_factory):
                 "eval_tokens": 2048,
                 "curve_tokens": 128,
             },
-            "train": {"tokens": 8 * 16 * 160, "batch_size": 8, "evals": 2, "diagnostics": 1, "logs": 10},
+            "train": {
+                "tokens": 8 * 16 * 160,
+                "batch_size": 8,
+                "evals": 2,
+                "diagnostics": 1,
+                "logs": 10,
+            },
             "protocol": {"m": 0.05, "seeds": 3, "trials": 1, "center": 1e-2},
         }
     )
@@ -46,7 +52,9 @@ def studied(tmp_path_factory):
     planned = plan(Request(spec, name="mlp", device="cpu", beside=asked), store)
     folder = freeze(planned, store)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("andrea.study.speed.measure", lambda *_: None)  # it has tests of its own
+        patch.setattr(
+            "andrea.study.stages.arm_speed.measure", lambda *_: None
+        )  # it has tests of its own
         assert run_study(folder, store, make_executor("inline", 1), [], asked).complete
     return folder, store, planned
 
@@ -83,7 +91,11 @@ def test_half_the_tokens_are_worse_with_a_schedule_that_ends_there(studied):
     told = folder.read("verdict.json")["controls"]["ruler"]
     assert told["ok"] and told["mean"] > 0 and told["p"] < 0.05 and told["tokens"] == 8 * 16 * 80
     run = next(run for run in folder.runs() if run["why"] == "half tokens")
-    rates = [r["lr"] for r in read_lines(store.folder(run["run_id"]) / "metrics.jsonl") if r["kind"] == "train"]
+    rates = [
+        r["lr"]
+        for r in read_lines(store.folder(run["run_id"]) / "metrics.jsonl")
+        if r["kind"] == "train"
+    ]
     whole = store.config(run["run_id"])["config"]["train"]
     assert rates[-1] == pytest.approx(run["lr"] * whole["final_lr"])
     assert store.result(run["run_id"])["tokens"] == told["tokens"]
@@ -113,6 +125,6 @@ def test_the_plan_counted_what_was_trained(studied):
     }
     better = 3 * any(run["why"] == "double tokens" for run in runs)
     assert len(runs) == planned.run_count + better
-    assert sum(store.result(run["run_id"])["tokens"] for run in runs if run["why"] != "double tokens") == (
-        planned.total_tokens
-    )
+    assert sum(
+        store.result(run["run_id"])["tokens"] for run in runs if run["why"] != "double tokens"
+    ) == (planned.total_tokens)

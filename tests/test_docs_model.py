@@ -1,4 +1,6 @@
-"""docs/model.md has a row for every variant, every setting and every architecture, and names what exists."""
+"""docs/model.md has a row for every variant, every setting and every architecture, and names what
+exists.
+"""
 
 import re
 from pathlib import Path
@@ -20,7 +22,11 @@ SECTIONS = {
 
 def rows(text: str) -> dict[str, list[str]]:
     """Cells of the rows of all tables by the name in the first of them."""
-    cells = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in text.splitlines() if line.startswith("| `")]
+    cells = [
+        re.split(r"(?<!\\)\|", line.strip().strip("|"))
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
     return {first.strip().strip("`"): [cell.strip() for cell in rest] for first, *rest in cells}
 
 
@@ -37,7 +43,11 @@ def test_every_variant_has_its_row_with_its_class_and_a_proof(axis: str) -> None
 def test_every_setting_has_its_row_or_its_section() -> None:
     told = set(SECTIONS) | set(rows(TEXT))
     assert set(ModelConfig.model_fields) - told == set()
-    everything = set(ModelConfig.model_fields) | set(ARCHITECTURES) | {n for names in VARIANTS.values() for n in names}
+    everything = (
+        set(ModelConfig.model_fields)
+        | set(ARCHITECTURES)
+        | {n for names in VARIANTS.values() for n in names}
+    )
     assert set(rows(TEXT)) <= everything
 
 

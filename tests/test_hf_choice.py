@@ -1,4 +1,6 @@
-"""Whether an architecture computes a model is never guessed: whatever is accepted gives the same logits there."""
+"""Whether an architecture computes a model is never guessed: whatever is accepted gives the same
+logits there.
+"""
 
 import random
 from typing import Any
@@ -56,7 +58,9 @@ def test_every_setting_is_tried() -> None:
 
 
 def accepted(settings: dict[str, Any]) -> bool:
-    """Whether such a model makes sense and has an architecture; if it has, its logits must be ours there."""
+    """Whether such a model makes sense and has an architecture; if it has, its logits must be ours
+    there.
+    """
     try:
         cfg = ModelConfig(**settings)
         architecture = choose(cfg)
@@ -66,14 +70,20 @@ def accepted(settings: dict[str, Any]) -> bool:
     randomise(model, 1)
     said = described(architecture, cfg, "float32", None)
     config = transformers.AutoConfig.for_model(said.pop("model_type"), **said)
-    theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     tensors = to_hf(architecture, cfg, weights(model))
     missing, unexpected = theirs.load_state_dict(tensors, strict=False)
     assert not unexpected and missing == (["lm_head.weight"] if cfg.tied else [])
     tokens = tokens_for(cfg, 2)
     with torch.no_grad():
         torch.testing.assert_close(
-            theirs(tokens).logits, model(tokens), atol=1e-4, rtol=1e-4, msg=lambda m: f"{cfg!r}: {m}"
+            theirs(tokens).logits,
+            model(tokens),
+            atol=1e-4,
+            rtol=1e-4,
+            msg=lambda m: f"{cfg!r}: {m}",
         )
     back = from_hf(architecture, cfg, tensors)
     assert all(torch.equal(tensor, back[name]) for name, tensor in weights(model).items())

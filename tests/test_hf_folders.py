@@ -1,4 +1,6 @@
-"""Folders: what andrea writes, transformers loads, and the other way round; round trips give every bit back."""
+"""Folders: what andrea writes, transformers loads, and the other way round; round trips give every
+bit back.
+"""
 
 import errno
 import json
@@ -37,30 +39,41 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_exported_transformers_loads_and_importing_it_gives_every_bit_back(name: str, tmp_path: Path) -> None:
+def test_what_is_exported_transformers_loads_and_importing_it_gives_every_bit_back(
+    name: str, tmp_path: Path
+) -> None:
     model = ours(name)
     found, notes = export_hf(model, tmp_path / "theirs")
     assert (found, notes) == (name, [])
-    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "theirs", output_loading_info=True
+    )
     assert type(loaded).__name__ == ARCHITECTURES[name].class_name
     assert not any(info.values()), info
     tokens = tokens_for(model.config, 1)
     torch.testing.assert_close(loaded(tokens).logits, model(tokens), atol=1e-5, rtol=1e-5)
     back = import_hf(tmp_path / "theirs")
     assert_equal(back, model)
-    assert choose(back.config) is choose(model.config) and not misplaced(ARCHITECTURES[name], back.config)
+    assert choose(back.config) is choose(model.config) and not misplaced(
+        ARCHITECTURES[name], back.config
+    )
     assert torch.equal(back(tokens), model(tokens))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_transformers_saves_is_imported_and_exporting_it_gives_every_bit_back(name: str, tmp_path: Path) -> None:
+def test_what_transformers_saves_is_imported_and_exporting_it_gives_every_bit_back(
+    name: str, tmp_path: Path
+) -> None:
     theirs = built(name, configured(name, "odd"), 4)
     theirs.save_pretrained(tmp_path / "theirs")
     model = import_hf(tmp_path / "theirs")
     tokens = tokens_for(model.config, 2)
     torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
     export_hf(model, tmp_path / "again", known(name))
-    before, after = load_file(tmp_path / "theirs/model.safetensors"), load_file(tmp_path / "again/model.safetensors")
+    before, after = (
+        load_file(tmp_path / "theirs/model.safetensors"),
+        load_file(tmp_path / "again/model.safetensors"),
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, after[tensor_name]) for tensor_name, tensor in before.items())
     save_model(model, tmp_path / "ours")
@@ -74,7 +87,12 @@ def test_an_empty_configuration_means_what_it_means_to_transformers(name: str) -
     architecture = ARCHITECTURES[name]
     said = transformers.AutoConfig.for_model(name).to_dict()
     known_to_them = {key: value for key, value in architecture.defaults.items() if key in said}
-    derived = {"num_key_value_heads", "head_dim", "layer_types", "sliding_window"}  # filled in from others there
+    derived = {
+        "num_key_value_heads",
+        "head_dim",
+        "layer_types",
+        "sliding_window",
+    }  # filled in from others there
     for key, value in known_to_them.items():
         assert said[key] == value or (key in derived and value in (None, 4096)), key
     if name == "gemma3_text":
@@ -90,13 +108,18 @@ OLDER = [
     ("llama", {"rope_theta": 500.0, "rope_scaling": None}),
     ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 500}),
     ("glm4", {"partial_rotary_factor": 0.25, "rope_theta": 500.0}),
-    ("gemma3_text", {"rope_theta": 500.0, "rope_local_base_freq": 500.0, "sliding_window_pattern": 3}),
+    (
+        "gemma3_text",
+        {"rope_theta": 500.0, "rope_local_base_freq": 500.0, "sliding_window_pattern": 3},
+    ),
     ("gemma2", {"sliding_window": 7, "layer_types": None, "num_hidden_layers": 5}),
 ]
 
 
 @pytest.mark.parametrize(("name", "settings"), OLDER, ids=str)
-def test_names_of_earlier_years_mean_what_they_mean_to_transformers(name: str, settings: dict[str, Any]) -> None:
+def test_names_of_earlier_years_mean_what_they_mean_to_transformers(
+    name: str, settings: dict[str, Any]
+) -> None:
     said = transformers.AutoConfig.for_model(name, **settings).to_dict()
     older, now = read_config({"model_type": name, **settings}, ""), read_config(said, "")
     assert older == now
@@ -108,10 +131,14 @@ def test_the_presets_are_gpt2() -> None:
         assert choose(ModelConfig(**{"vocab_size": 64, **preset})).model_type == "gpt2"
 
 
-def test_a_model_of_a_run_keeps_what_matters_in_training_only_or_says_that_it_does_not(tmp_path: Path) -> None:
+def test_a_model_of_a_run_keeps_what_matters_in_training_only_or_says_that_it_does_not(
+    tmp_path: Path,
+) -> None:
     model = ours("llama", dropout=0.1, init="xavier", z_loss=1e-4)
     _, notes = export_hf(model, tmp_path / "llama")
-    assert notes == ["dropout_embedding 0.1, dropout_residual 0.1: no place in llama, matters in training only"]
+    assert notes == [
+        "dropout_embedding 0.1, dropout_residual 0.1: no place in llama, matters in training only"
+    ]
     assert import_hf(tmp_path / "llama").config.dropout_attention == 0.1
     _, notes = export_hf(ours("gpt2", dropout=0.1), tmp_path / "gpt2")
     assert notes == []
@@ -131,13 +158,19 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=lambda value: str(value))
-def test_a_model_that_has_no_place_there_is_refused_with_the_settings(changes: dict[str, Any], reason: str) -> None:
+def test_a_model_that_has_no_place_there_is_refused_with_the_settings(
+    changes: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(UserError, match=reason):
         choose(ModelConfig(**{"vocab_size": 9, "d_model": 24, "n_head": 4, **changes}))
 
 
-def test_an_architecture_that_is_asked_for_and_does_not_fit_names_one_that_does(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"llama has no place for .*norm layernorm .*; --arch gpt2 fits"):
+def test_an_architecture_that_is_asked_for_and_does_not_fit_names_one_that_does(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        UserError, match=r"llama has no place for .*norm layernorm .*; --arch gpt2 fits"
+    ):
         export_hf(ours("gpt2"), tmp_path / "no", known("llama"))
     assert list(tmp_path.iterdir()) == []
     export_hf(ours("llama"), tmp_path / "mistral", known("mistral"))
@@ -147,11 +180,15 @@ def test_an_architecture_that_is_asked_for_and_does_not_fit_names_one_that_does(
 
 
 def test_an_ordinary_gain_is_not_gemmas() -> None:
-    """1 + (g - 1) is not g in float32 below 1/2, so Gemma's gain is a variant of its own, and no bit is ever lost."""
+    """1 + (g - 1) is not g in float32 below 1/2, so Gemma's gain is a variant of its own, and no
+    bit is ever lost.
+    """
     gain = torch.nextafter(torch.tensor(0.3), torch.tensor(1.0))
     assert gain != 1 + (gain - 1)
     cfg = configured("gemma2", "wide")
-    with pytest.raises(UserError, match=r"gemma2 has no place for norm rmsnorm \(there rmsnorm_1p\)"):
+    with pytest.raises(
+        UserError, match=r"gemma2 has no place for norm rmsnorm \(there rmsnorm_1p\)"
+    ):
         choose(cfg.model_copy(update={"norm": "rmsnorm"}))
 
 
@@ -163,7 +200,9 @@ def test_scores_may_be_scaled_by_the_root_of_a_whole_number_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_is_written_when_asked_for_and_read_as_float32(dtype: Any, tmp_path: Path) -> None:
+def test_half_precision_is_written_when_asked_for_and_read_as_float32(
+    dtype: Any, tmp_path: Path
+) -> None:
     model = ours("llama")
     _, notes = export_hf(model, tmp_path / "half", dtype=dtype)
     assert f"rounded to {dtype}" in notes[0]
@@ -189,15 +228,27 @@ def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
 def test_the_hubs_older_files_of_the_bare_model_with_masks_are_read(tmp_path: Path) -> None:
     theirs = built("gpt2", configured("gpt2", "wide"), 1)
     theirs.save_pretrained(tmp_path)
-    tensors = {name.removeprefix("transformer."): t for name, t in load_file(tmp_path / "model.safetensors").items()}
+    tensors = {
+        name.removeprefix("transformer."): t
+        for name, t in load_file(tmp_path / "model.safetensors").items()
+    }
     masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 13, 13, dtype=torch.bool) for i in range(3)}
-    save_file(tensors | masks | {"lm_head.weight": tensors["wte.weight"].clone()}, tmp_path / "model.safetensors")
+    save_file(
+        tensors | masks | {"lm_head.weight": tensors["wte.weight"].clone()},
+        tmp_path / "model.safetensors",
+    )
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("tie_word_embeddings", None)
-    (tmp_path / "config.json").write_text(json.dumps(config | {"n_ctx": 13, "torch_dtype": "float32"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"n_ctx": 13, "torch_dtype": "float32"})
+    )
     assert torch.equal(import_hf(tmp_path).token_embedding.weight, theirs.transformer.wte.weight)
-    save_file(tensors | {"lm_head.weight": tensors["wte.weight"] + 1}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match="ties the head to the token embedding, but the file has another head"):
+    save_file(
+        tensors | {"lm_head.weight": tensors["wte.weight"] + 1}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(
+        UserError, match="ties the head to the token embedding, but the file has another head"
+    ):
         import_hf(tmp_path)
 
 
@@ -232,7 +283,10 @@ def test_a_description_is_plain_json() -> None:
 
 
 def test_a_full_disk_is_told_as_one_and_leaves_nothing(tmp_path: Path) -> None:
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
         with pytest.raises(OSError) as caught:
@@ -240,5 +294,7 @@ def test_a_full_disk_is_told_as_one_and_leaves_nothing(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert caught.value.errno == errno.EFBIG and str(caught.value.filename).endswith("model.safetensors")
+    assert caught.value.errno == errno.EFBIG and str(caught.value.filename).endswith(
+        "model.safetensors"
+    )
     assert list(tmp_path.iterdir()) == []

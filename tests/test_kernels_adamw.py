@@ -21,10 +21,17 @@ def parameters(seed: int = 0, *lead: int, dtype: torch.dtype = torch.float32) ->
     return [nn.Parameter(p.detach()) for p in drawn_]
 
 
-def groups(parameters: list[nn.Parameter], decay: Any = 0.1, lr: Any = 1e-2) -> list[dict[str, Any]]:
+def groups(
+    parameters: list[nn.Parameter], decay: Any = 0.1, lr: Any = 1e-2
+) -> list[dict[str, Any]]:
     return [
         {"params": [parameters[0], parameters[3]], "weight_decay": decay, "lr": lr},
-        {"params": parameters[1:3], "weight_decay": 0.0, "lr": np.asarray(lr) * 0.5, "lr_scale": 0.5},
+        {
+            "params": parameters[1:3],
+            "weight_decay": 0.0,
+            "lr": np.asarray(lr) * 0.5,
+            "lr_scale": 0.5,
+        },
     ]
 
 
@@ -47,7 +54,10 @@ def set_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 def train(
-    optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], steps: range, clip: float = 1.0
+    optimizer: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    steps: range,
+    clip: float = 1.0,
 ) -> list[Tensor]:
     """Returns the norms."""
     norms = []
@@ -94,7 +104,11 @@ def test_a_state_goes_through_a_checkpoint_and_may_come_from_torch() -> None:
     exchanged_parameters = [nn.Parameter(p.detach().clone()) for p in b]
     exchanged = ours(exchanged_parameters)
     exchanged.load_state_dict(copy.deepcopy(other.state_dict()))
-    for optimizer, held in ((first, a), (resumed, resumed_parameters), (exchanged, exchanged_parameters)):
+    for optimizer, held in (
+        (first, a),
+        (resumed, resumed_parameters),
+        (exchanged, exchanged_parameters),
+    ):
         train(optimizer, held, range(5, 10))
     for one, same, near in zip(a, resumed_parameters, exchanged_parameters, strict=True):
         assert torch.equal(one, same)
@@ -118,7 +132,9 @@ def test_replicas_have_rates_decays_and_norms_of_their_own() -> None:
                 assert p.grad is not None
                 q.grad = p.grad[r].clone()
             alone[r].step()
-        torch.testing.assert_close(optimizer.norm, torch.stack([one.norm for one in alone]), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            optimizer.norm, torch.stack([one.norm for one in alone]), rtol=1e-6, atol=0
+        )
     for p, *each in zip(stacked, *solo, strict=True):
         torch.testing.assert_close(p, torch.stack([q.detach() for q in each]), atol=1e-6, rtol=1e-6)
 
@@ -132,7 +148,9 @@ def test_parameters_without_a_gradient_or_in_half_precision() -> None:
     optimizer.step()
     assert [torch.equal(p, k) for p, k in zip(a, kept, strict=True)] == [False, True, False, False]
     assert optimizer.state[a[2]]["exp_avg"].dtype == torch.float32
-    exact = torch.linalg.vector_norm(torch.cat([p.grad.double().reshape(-1) for p in a if p.grad is not None]))
+    exact = torch.linalg.vector_norm(
+        torch.cat([p.grad.double().reshape(-1) for p in a if p.grad is not None])
+    )
     torch.testing.assert_close(optimizer.norm.double(), exact, rtol=1e-6, atol=0)
     give_gradients(a, 1)
     optimizer.step()
@@ -162,7 +180,9 @@ def test_a_gradient_that_is_not_finite_shows_in_the_norm_and_in_the_weights() ->
     assert all(torch.equal(p.isnan(), q.isnan()) for p, q in zip(a, b, strict=True))
 
 
-def test_nothing_is_copied_to_the_device_when_nothing_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_copied_to_the_device_when_nothing_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     copies: list[int] = []
     pinned = AdamW._pinned
 
@@ -186,7 +206,9 @@ def test_nothing_is_copied_to_the_device_when_nothing_changed(monkeypatch: pytes
 def test_three_launches_whatever_the_number_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     launch = HOST.launch
-    monkeypatch.setattr(HOST, "launch", lambda name, *rest: (seen.append(name), launch(name, *rest)))
+    monkeypatch.setattr(
+        HOST, "launch", lambda name, *rest: (seen.append(name), launch(name, *rest))
+    )
     a = parameters()
     give_gradients(a, 0)
     ours(a).step()
@@ -208,7 +230,10 @@ def test_what_cannot_be_is_refused() -> None:
 def test_decays_per_replica_must_be_proportional() -> None:
     a = parameters(0, 2)
     give_gradients(a, 0)
-    both = [{"params": a[:1], "weight_decay": [0.1, 0.01]}, {"params": a[1:], "weight_decay": [0.05, 0.005]}]
+    both = [
+        {"params": a[:1], "weight_decay": [0.1, 0.01]},
+        {"params": a[1:], "weight_decay": [0.05, 0.005]},
+    ]
     optimizer = AdamW(both, replicas=2)
     optimizer.step()
     optimizer.param_groups[1]["weight_decay"] = [0.05, 0.02]
@@ -237,7 +262,9 @@ def test_a_state_of_half_precision_parameters_keeps_its_moments_exactly(dtype: t
     assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros(7, 5, dtype=torch.bfloat16), torch.zeros(5, 7).t(), torch.zeros(7)])
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(7, 5, dtype=torch.bfloat16), torch.zeros(5, 7).t(), torch.zeros(7)]
+)
 def test_moments_that_the_kernel_would_misread_are_refused(wrong: Tensor) -> None:
     a = parameters()
     give_gradients(a, 0)
@@ -248,7 +275,9 @@ def test_moments_that_the_kernel_would_misread_are_refused(wrong: Tensor) -> Non
         optimizer.step()
 
 
-def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     a = parameters()
     give_gradients(a, 0)
     optimizer, new = ours(a), ours(a)
@@ -259,8 +288,14 @@ def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(monkeypatch: p
     give_gradients(a, 1)
     optimizer.step()
     assert optimizer._layout[0].table is not None
-    held = [t.data_ptr() for one in optimizer._captured for t in (one if isinstance(one, tuple) else (one,))]
-    assert {optimizer._layout[0].table.data_ptr(), optimizer._layout[0].chunks.data_ptr()} <= set(held)
+    held = [
+        t.data_ptr()
+        for one in optimizer._captured
+        for t in (one if isinstance(one, tuple) else (one,))
+    ]
+    assert {optimizer._layout[0].table.data_ptr(), optimizer._layout[0].chunks.data_ptr()} <= set(
+        held
+    )
     assert optimizer._layout[0].addresses == ()
     set_rate(optimizer, 5e-3)
     with pytest.raises(RuntimeError, match="rates"):
@@ -289,7 +324,9 @@ def test_replicas_have_betas_and_clipping_of_their_own(kind: Any) -> None:
     betas = (kind([one[0] for one in each]), kind([one[1] for one in each]))
     optimizer = AdamW(groups(stacked), betas=betas, clip=kind([one[2] for one in each]), replicas=2)
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    alone = [AdamW(groups(s), betas=one[:2], clip=one[2]) for s, one in zip(solo, each, strict=True)]
+    alone = [
+        AdamW(groups(s), betas=one[:2], clip=one[2]) for s, one in zip(solo, each, strict=True)
+    ]
     for step in range(4):
         give_gradients(stacked, step)
         optimizer.step()

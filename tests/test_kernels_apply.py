@@ -17,7 +17,10 @@ from andrea.model.gpt import GPT, build_model
 
 SMALL = {"vocab_size": 13, "context": 8, "d_model": 12, "n_layer": 2, "n_head": 3, "init_std": 0.3}
 ARMS = [
-    *({"norm_placement": p, "activation": a} for p, a in product(("pre", "post"), VARIANTS["activation"])),
+    *(
+        {"norm_placement": p, "activation": a}
+        for p, a in product(("pre", "post"), VARIANTS["activation"])
+    ),
     *({"norm_placement": p} for p in VARIANTS["norm_placement"]),
     *({"norm": n} for n in VARIANTS["norm"]),
     *({"residual": r} for r in VARIANTS["residual"]),
@@ -86,11 +89,15 @@ def test_under_autocast_losses_are_those_of_plain_torch(changes: dict[str, Any])
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     launch = HOST.launch
-    monkeypatch.setattr(HOST, "launch", lambda name, *rest, **kw: (seen.append(name), launch(name, *rest, **kw)))
+    monkeypatch.setattr(
+        HOST, "launch", lambda name, *rest, **kw: (seen.append(name), launch(name, *rest, **kw))
+    )
     return seen
 
 
-def test_a_plain_pre_norm_stack_adds_its_branches_in_the_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_pre_norm_stack_adds_its_branches_in_the_norms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, kernels = pair()
     assert use(kernels) == {"loss": 1, "norm": 1, "activation": 2, "add_norm": 4}
     seen = launches(monkeypatch)
@@ -99,11 +106,15 @@ def test_a_plain_pre_norm_stack_adds_its_branches_in_the_norms(monkeypatch: pyte
     assert seen == [norm, norm, activation, norm, norm, activation, norm, "ce_f32"]
 
 
-def test_where_someone_listens_to_the_blocks_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_someone_listens_to_the_blocks_they_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, kernels = pair()
     heard: list[Tensor] = []
     expected = kernels(tokens(2, 8), tokens(2, 8))
-    handle = kernels.blocks[1].register_forward_pre_hook(lambda module, inputs: heard.append(inputs[0]))
+    handle = kernels.blocks[1].register_forward_pre_hook(
+        lambda module, inputs: heard.append(inputs[0])
+    )
     assert torch.equal(kernels(tokens(2, 8), tokens(2, 8)), expected) and len(heard) == 1
     handle.remove()
     kernels(tokens(2, 8), tokens(2, 8))
@@ -111,13 +122,25 @@ def test_where_someone_listens_to_the_blocks_they_are_called(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["blocks.0.norm1", "blocks.1.norm2", "blocks.0.join1", "blocks.1.join2", "blocks.0.dropout", "final_norm"]
+    "name",
+    [
+        "blocks.0.norm1",
+        "blocks.1.norm2",
+        "blocks.0.join1",
+        "blocks.1.join2",
+        "blocks.0.dropout",
+        "final_norm",
+    ],
 )
-def test_where_someone_listens_to_a_part_that_the_fused_way_passes_by_it_is_called(name: str) -> None:
+def test_where_someone_listens_to_a_part_that_the_fused_way_passes_by_it_is_called(
+    name: str,
+) -> None:
     plain, kernels = pair()
     heard: list[Tensor] = []
     for model in (plain, kernels):
-        model.get_submodule(name).register_forward_hook(lambda module, inputs, output: heard.append(output))
+        model.get_submodule(name).register_forward_hook(
+            lambda module, inputs, output: heard.append(output)
+        )
     x, y = tokens(2, 8), tokens(2, 8, seed=1)
     torch.testing.assert_close(kernels(x, y), plain(x, y), atol=1e-5, rtol=1e-5)
     ours, theirs = heard[: len(heard) // 2], heard[len(heard) // 2 :]
@@ -143,13 +166,19 @@ def test_what_is_not_the_models_own_stays_plain() -> None:
     other = build_model(ModelConfig(**SMALL))
     other.blocks[0].mlp.activation = Mine()  # type: ignore[union-attr]
     assert use(other)["activation"] == 1
-    assert isinstance(other.blocks[1].mlp, KernelMLP) and not isinstance(other.blocks[0].mlp, KernelMLP)
+    assert isinstance(other.blocks[1].mlp, KernelMLP) and not isinstance(
+        other.blocks[0].mlp, KernelMLP
+    )
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"norm_placement": "post", "activation": "swiglu"}, {"norm": "rmsnorm", "tied": False, "head_bias": True}],
+    [
+        {},
+        {"norm_placement": "post", "activation": "swiglu"},
+        {"norm": "rmsnorm", "tied": False, "head_bias": True},
+    ],
     ids=str,
 )
 def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
@@ -167,10 +196,14 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
         solo, gradients = steps_of(model, x[index], y[index])
         torch.testing.assert_close(losses[index], solo, atol=1e-6, rtol=1e-6)
         for name, gradient in gradients.items():
-            torch.testing.assert_close(stacked[name].grad[index], gradient * solo.numel(), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                stacked[name].grad[index], gradient * solo.numel(), atol=1e-5, rtol=1e-5
+            )
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm_placement": "post", "activation": "swiglu"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm_placement": "post", "activation": "swiglu"}], ids=str
+)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_s54_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bool) -> None:
     torch._dynamo.reset()
@@ -183,6 +216,8 @@ def test_s54_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bo
             ours, eager = steps_of(compiled, x, y), steps_of(kernels, x, y)
             torch.testing.assert_close(ours[0], eager[0], atol=1e-6, rtol=1e-6)
             for one, other in zip(ours[1].values(), eager[1].values(), strict=True):
-                torch.testing.assert_close(one, other, atol=1e-2 if autocast else 1e-6, rtol=1e-2 if autocast else 1e-5)
+                torch.testing.assert_close(
+                    one, other, atol=1e-2 if autocast else 1e-6, rtol=1e-2 if autocast else 1e-5
+                )
     assert counter.frame_count == 1
     torch._dynamo.reset()

@@ -1,4 +1,6 @@
-"""`andrea kernels`, the choice of `auto`, and what the two need that a machine without a GPU can show."""
+"""`andrea kernels`, the choice of `auto`, and what the two need that a machine without a GPU can
+show.
+"""
 
 import json
 from pathlib import Path
@@ -37,18 +39,27 @@ def andrea(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
-def test_s63_without_a_device_one_line_says_so_and_nothing_is_passed_over_in_silence(command: str) -> None:
+def test_s63_without_a_device_one_line_says_so_and_nothing_is_passed_over_in_silence(
+    command: str,
+) -> None:
     answer = andrea(command)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr == ("andrea: --device cuda: the CUDA kernels need a CUDA device, and this torch sees none\n")
+    assert answer.stderr == (
+        "andrea: --device cuda: the CUDA kernels need a CUDA device, and this torch sees none\n"
+    )
     answer = andrea(command, "--device", "cpu")
-    assert (answer.exit_code, answer.stdout) == (2, "") and "do not run on device cpu" in answer.stderr
+    assert (answer.exit_code, answer.stdout) == (
+        2,
+        "",
+    ) and "do not run on device cpu" in answer.stderr
     answer = andrea(command, "--device", "graphics")
     assert answer.exit_code == 2 and "write cuda or cuda:1" in answer.stderr
 
 
 @needs_shim
-def test_check_compares_every_op_and_fails_when_one_is_wrong(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_compares_every_op_and_fails_when_one_is_wrong(
+    on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check, "QUICK", ((3, 31),))
     answer = andrea("check", "--device", "cpu", "--quick", "--json")
     rows = json.loads(answer.stdout)
@@ -62,7 +73,9 @@ def test_check_compares_every_op_and_fails_when_one_is_wrong(on_cpu: Any, monkey
 
 
 @needs_shim
-def test_what_bench_times_is_the_same_by_every_way(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_bench_times_is_the_same_by_every_way(
+    on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "compile", lambda f: f)
     seen = []
     for task in bench.tasks(torch.device("cpu"), 6, 16, 33, parameters=0):
@@ -73,12 +86,16 @@ def test_what_bench_times_is_the_same_by_every_way(on_cpu: Any, monkeypatch: pyt
 
 
 def test_a_result_of_bench_is_bytes_over_time_against_a_copy() -> None:
-    result = bench.Result("norm", "bfloat16", (2, 3), 8 * 10**9, {"eager": 4.0, "cuda": 2.0}, copy_gbps=5000.0)
+    result = bench.Result(
+        "norm", "bfloat16", (2, 3), 8 * 10**9, {"eager": 4.0, "cuda": 2.0}, copy_gbps=5000.0
+    )
     assert result.to_dict()["ways"]["cuda"] == {"ms": 2.0, "gbps": 4000.0, "share": 0.8}
 
 
 def test_show_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "missing", lambda: "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'")
+    monkeypatch.setattr(
+        nvrtc, "missing", lambda: "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'"
+    )
     answer = andrea("show")
     assert answer.exit_code == 2
     assert answer.stderr == "andrea: the CUDA kernels need cuda-core: pip install 'andrea[gpu]'\n"
@@ -88,7 +105,10 @@ def test_show_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_show_lists_every_kernel_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "modules", lambda real="f32": ("ce_bf16", "adamw_f32"))
     rows = json.loads(andrea("show", "--arch", "sm_90", "--arch", "sm_80", "--json").stdout)
-    assert [row["name"] for row in rows[:5]] == [*source.names("ce_bf16"), *source.names("adamw_f32")]
+    assert [row["name"] for row in rows[:5]] == [
+        *source.names("ce_bf16"),
+        *source.names("adamw_f32"),
+    ]
     assert {row["arch"] for row in rows} == {"sm_90", "sm_80"}
     assert all(row["within_budget"] and row["sass"] > 0 and row["registers"] > 8 for row in rows)
     assert "ce_scale_bf16" in andrea("show").stdout
@@ -105,7 +125,9 @@ def test_on_a_cpu_auto_is_torch_without_measuring(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cuda_where_kernels_do_not_run_is_the_users_to_mend() -> None:
-    with pytest.raises(UserError, match=r"cuda: .* do not run on device cpu; or set train\.kernels=torch"):
+    with pytest.raises(
+        UserError, match=r"cuda: .* do not run on device cpu; or set train\.kernels=torch"
+    ):
         choose.choose("cuda", SMALL, TRAIN)
     with pytest.raises(UserError, match="this torch sees none"):
         choose.choose("cuda", SMALL, TRAIN | {"device": "cuda"})
@@ -115,7 +137,9 @@ def test_s63_auto_without_nvrtc_is_torch_and_one_line(capsys: pytest.CaptureFixt
     for _ in range(2):
         assert choose.choose("auto", SMALL, TRAIN | {"device": "cuda"}) == "torch"
     lacking = "the CUDA kernels need a CUDA device, and this torch sees none"
-    assert capsys.readouterr().err == f"warning: {lacking}; without them plain torch does the work\n"
+    assert (
+        capsys.readouterr().err == f"warning: {lacking}; without them plain torch does the work\n"
+    )
 
 
 @pytest.fixture
@@ -157,7 +181,9 @@ def test_auto_where_measuring_fails_is_torch_and_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_damaged_record_is_measured_again(with_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_record_is_measured_again(
+    with_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choose, "measure", lambda *_: {"torch": 10.0, "cuda": 1.0})
     train = TRAIN | {"device": "cuda"}
     choose.choose("auto", SMALL, train)
@@ -168,7 +194,9 @@ def test_a_damaged_record_is_measured_again(with_kernels: None, monkeypatch: pyt
 
 
 @needs_shim
-def test_what_is_measured_is_a_step_of_a_shallow_model_by_both(on_cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_measured_is_a_step_of_a_shallow_model_by_both(
+    on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(choose, "STEPS", 1)
     times = choose.measure(SMALL, TRAIN)
     assert set(times) == {"torch", "cuda"} and min(times.values()) > 0

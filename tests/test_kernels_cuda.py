@@ -1,4 +1,6 @@
-"""The CUDA backend before a driver that is not there: what is asked of it, and when. (Speed and truth need a GPU.)"""
+"""The CUDA backend before a driver that is not there: what is asked of it, and when. (Speed and
+truth need a GPU.)
+"""
 
 import contextlib
 import enum
@@ -55,18 +57,31 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A machine with two H200."""
     found = Driver()
-    core, bindings, low = ModuleType("cuda.core"), ModuleType("cuda.bindings"), ModuleType("cuda.bindings.driver")
+    core, bindings, low = (
+        ModuleType("cuda.core"),
+        ModuleType("cuda.bindings"),
+        ModuleType("cuda.bindings.driver"),
+    )
     core.__dict__.update(LaunchConfig=SimpleNamespace, launch=found.launch)
     low.__dict__.update(
-        CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic"),
-        CUdevice_attribute=SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="optin"),
+        CUfunction_attribute=SimpleNamespace(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic"
+        ),
+        CUdevice_attribute=SimpleNamespace(
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN="optin"
+        ),
         CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed"),
         cuKernelSetAttribute=found.set_attribute,
         cuDeviceGetAttribute=lambda name, index: (Status.SUCCESS, 232448),
         cuThreadExchangeStreamCaptureMode=found.exchange,
     )
     bindings.driver = low  # type: ignore[attr-defined]
-    modules = {"cuda": ModuleType("cuda"), "cuda.core": core, "cuda.bindings": bindings, "cuda.bindings.driver": low}
+    modules = {
+        "cuda": ModuleType("cuda"),
+        "cuda.core": core,
+        "cuda.bindings": bindings,
+        "cuda.bindings.driver": low,
+    }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     properties = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
@@ -138,14 +153,18 @@ def test_a_kernel_may_use_all_shared_memory_that_a_block_can_have(driver: Driver
     serving = on(0)
     serving.load(["norm_f32_bf16"])
     granted = {kernel: value for kind, kernel, value, _ in driver.said[1:] if kind == "shared"}
-    assert set(granted) == set(source.names("norm_f32_bf16")) and set(granted.values()) == {232448 - 256}
+    assert set(granted) == set(source.names("norm_f32_bf16")) and set(granted.values()) == {
+        232448 - 256
+    }
     assert serving.limits == source.Limits(232448 - 1024, 132)
 
 
 def test_a_driver_that_refuses_is_quoted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     low = sys.modules["cuda.bindings"].driver
     monkeypatch.setattr(low, "cuKernelSetAttribute", lambda *_: (Status.REFUSED,))
-    with pytest.raises(RuntimeError, match="ce_bf16: the driver refuses 232192 bytes of shared memory: REFUSED"):
+    with pytest.raises(
+        RuntimeError, match="ce_bf16: the driver refuses 232192 bytes of shared memory: REFUSED"
+    ):
         on(0).load(["ce_bf16"])
 
 
@@ -159,31 +178,50 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     nvrtc.missing.cache_clear()
 
 
-def test_s63_cuda_core_missing_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s63_cuda_core_missing_is_said_in_one_line(
+    with_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find = nvrtc.importlib.util.find_spec
-    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: None if name.startswith("cuda") else find(name))
+    monkeypatch.setattr(
+        nvrtc.importlib.util,
+        "find_spec",
+        lambda name: None if name.startswith("cuda") else find(name),
+    )
     device = torch.device("cuda", 0)
     assert backend.missing(device) == "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'"
     with pytest.raises(UserError, match=r"need cuda-core: .*; set train\.kernels=torch"):
         backend.serving(device)
 
 
-def test_s63_nvrtc_missing_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s63_nvrtc_missing_is_said_in_one_line(
+    with_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent() -> tuple[int, int]:
         raise RuntimeError('Failure finding "libnvrtc.so.13"\nat length')
 
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(nvrtc, "version", absent)
     line = backend.missing(torch.device("cuda", 0))
-    assert line == "the CUDA kernels need NVRTC (Failure finding \"libnvrtc.so.13\"): pip install 'andrea[gpu]'"
+    assert (
+        line == 'the CUDA kernels need NVRTC (Failure finding "libnvrtc.so.13"): pip install '
+        "'andrea[gpu]'"
+    )
 
 
-def test_s63_an_old_device_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s63_an_old_device_is_said_in_one_line(
+    with_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    assert backend.missing(torch.device("cuda", 0)) == "the CUDA kernels need compute capability 8.0, Tesla T4 has 7.5"
+    assert (
+        backend.missing(torch.device("cuda", 0))
+        == "the CUDA kernels need compute capability 8.0, Tesla T4 has 7.5"
+    )
 
 
 def test_s63_no_device_is_said_in_one_line() -> None:
-    assert backend.missing(torch.device("cuda", 0)) == "the CUDA kernels need a CUDA device, and this torch sees none"
+    assert (
+        backend.missing(torch.device("cuda", 0))
+        == "the CUDA kernels need a CUDA device, and this torch sees none"
+    )
     assert backend.missing(torch.device("cpu")) == "the CUDA kernels do not run on device cpu"

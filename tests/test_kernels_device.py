@@ -1,4 +1,6 @@
-"""Every kernel against float64 on the CPU, in every order of its threads; what the shim itself must notice."""
+"""Every kernel against float64 on the CPU, in every order of its threads; what the shim itself must
+notice.
+"""
 
 from collections.abc import Callable
 
@@ -33,7 +35,9 @@ def test_a_kernel_gives_the_numbers_of_float64_for_every_type_and_function(check
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
 def test_every_16_bit_number_goes_through_a_kernel_unchanged(kind: str) -> None:
     every = (
-        torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16 if kind == "bf16" else torch.float16)
+        torch.arange(65536, dtype=torch.int32)
+        .to(torch.int16)
+        .view(torch.bfloat16 if kind == "bf16" else torch.float16)
     )
     every = every[~every.isnan()]
     out, rows = torch.empty_like(every), 1
@@ -49,11 +53,14 @@ def test_every_16_bit_number_goes_through_a_kernel_unchanged(kind: str) -> None:
 
 
 WRONG = {
-    "divergent __syncthreads": "if (threadIdx.x < 32) { __syncthreads(); n = 1; }\n else { __syncthreads(); n = 2; }",
+    "divergent __syncthreads": "if (threadIdx.x < 32) { __syncthreads(); n = 1; }\n else { "
+    "__syncthreads(); n = 2; }",
     "has exited": "if (threadIdx.x == 3) return; n = __shfl_xor_sync(0xffffffffu, n, 1);",
-    "deadlock": "if (threadIdx.x < 16) n = __shfl_xor_sync(0xffffffffu, n, 1); else __syncthreads();",
+    "deadlock": "if (threadIdx.x < 16) n = __shfl_xor_sync(0xffffffffu, n, 1); else "
+    "__syncthreads();",
     "not in mask": "n = __shfl_xor_sync(0xffffu, n, 1);",
-    "beyond the dynamic shared memory": "DYN_SHARED(int, memory); memory[threadIdx.x / 16 + 2] = n;",
+    "beyond the dynamic shared memory": "DYN_SHARED(int, memory); memory[threadIdx.x / 16 + 2] = "
+    "n;",
 }
 
 
@@ -100,7 +107,12 @@ def test_plans_of_any_size_are_what_a_gpu_takes(rows: int, columns: int) -> None
             source.reduce_parts("f32", 6, 400, columns),
         ]
         for plan in plans:
-            assert 1 <= plan.grid <= 2**31 - 1 and plan.block <= 1024 and plan.block % 32 == 0 and plan.shared <= shared
+            assert (
+                1 <= plan.grid <= 2**31 - 1
+                and plan.block <= 1024
+                and plan.block % 32 == 0
+                and plan.shared <= shared
+            )
             # Few parts: stage 2 must stay small beside stage 1.
             assert "norm_bwd" not in plan.name or plan.extra["parts"] <= 132 * 16
     with pytest.raises(ValueError, match="columns must be from 1"):

@@ -1,4 +1,6 @@
-"""The kernels' backward against numerical derivatives of their forward: the text compiled with a double accumulator."""
+"""The kernels' backward against numerical derivatives of their forward: the text compiled with a
+double accumulator.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,9 @@ HOST = HostBackend()
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).requires_grad_()
 
 
 def op(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,10 +82,21 @@ def test_add_norm(kind: str, columns: int) -> None:
         return (s, y), (s, mean, rstd)
 
     def backward(
-        x: Tensor, delta: Tensor, w: Tensor, b: Tensor, s: Tensor, mean: Tensor, rstd: Tensor, ds: Tensor, dy: Tensor
+        x: Tensor,
+        delta: Tensor,
+        w: Tensor,
+        b: Tensor,
+        s: Tensor,
+        mean: Tensor,
+        rstd: Tensor,
+        ds: Tensor,
+        dy: Tensor,
     ) -> Any:
         plan = source.norm_backward(kind, "f64", "f64", N, 1, C, Limits(232448, 2))
-        dx, partial = torch.empty_like(s), torch.empty(2, plan.extra["parts"], C, dtype=torch.float64)
+        dx, partial = (
+            torch.empty_like(s),
+            torch.empty(2, plan.extra["parts"], C, dtype=torch.float64),
+        )
         HOST.run(plan, {
             "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C, "mean": mean,
             "rstd": rstd,
@@ -108,7 +123,11 @@ def added(partial: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [f if f in ("gelu_tanh", "silu") else pytest.param(f, marks=pytest.mark.slow) for f in source.GATED]
+    "function",
+    [
+        f if f in ("gelu_tanh", "silu") else pytest.param(f, marks=pytest.mark.slow)
+        for f in source.GATED
+    ],
 )
 def test_activations(function: str) -> None:
     N, M, shape = 3, 5, Limits(49152, 2)
@@ -127,7 +146,10 @@ def test_activations(function: str) -> None:
 
     def plain_backward(a: Tensor, b: Tensor, dy: Tensor) -> Any:
         launch = plan(source.activation_backward, False)
-        da, partial = torch.empty_like(a), torch.empty(1, launch.extra["parts"], M, dtype=torch.float64)
+        da, partial = (
+            torch.empty_like(a),
+            torch.empty(1, launch.extra["parts"], M, dtype=torch.float64),
+        )
         HOST.run(
             launch,
             {
@@ -147,7 +169,10 @@ def test_activations(function: str) -> None:
 
     def gated(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor) -> Any:
         out = torch.empty_like(g)
-        HOST.run(plan(source.activation_forward, True), {**sizes, **names(g, u, gate_b, up_b), "out": out})
+        HOST.run(
+            plan(source.activation_forward, True),
+            {**sizes, **names(g, u, gate_b, up_b), "out": out},
+        )
         return out, ()
 
     def gated_backward(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor, dy: Tensor) -> Any:
@@ -182,4 +207,6 @@ def test_activations(function: str) -> None:
 
     x, b = numbers(N, M), numbers(M, seed=1)
     assert torch.autograd.gradcheck(op(plain, plain_backward), [x, b])
-    assert torch.autograd.gradcheck(op(gated, gated_backward), [x, numbers(N, M, seed=2), b, numbers(M, seed=3)])
+    assert torch.autograd.gradcheck(
+        op(gated, gated_backward), [x, numbers(N, M, seed=2), b, numbers(M, seed=3)]
+    )

@@ -1,4 +1,6 @@
-"""Compiling for real, without a GPU: the disk cache, its key, processes that start at once, packed arguments."""
+"""Compiling for real, without a GPU: the disk cache, its key, processes that start at once, packed
+arguments.
+"""
 
 import ctypes
 import os
@@ -45,7 +47,9 @@ def start(count: int, log: Path) -> list[int]:
     return [process.wait(timeout=120) for process in processes]
 
 
-def test_eight_processes_at_once_compile_once_and_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+def test_eight_processes_at_once_compile_once_and_a_second_start_compiles_nothing(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "compiled"
     assert start(8, log) == [0] * 8
     assert log.read_text().splitlines() == ["compiled"] * 2
@@ -53,13 +57,20 @@ def test_eight_processes_at_once_compile_once_and_a_second_start_compiles_nothin
     assert log.read_text().splitlines() == ["compiled"] * 2
 
 
-def test_the_key_is_the_text_the_options_the_architecture_and_nvrtcs_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_the_text_the_options_the_architecture_and_nvrtcs_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from cuda.core.utils import _program_cache, make_program_cache_key
 
-    def key(text: str = source.text("reduce_f32"), arch: str = "sm_90", verbose: bool = False) -> bytes:
+    def key(
+        text: str = source.text("reduce_f32"), arch: str = "sm_90", verbose: bool = False
+    ) -> bytes:
         return bytes(
             make_program_cache_key(
-                code=text, code_type="c++", options=nvrtc.options(arch, verbose=verbose), target_type="cubin"
+                code=text,
+                code_type="c++",
+                options=nvrtc.options(arch, verbose=verbose),
+                target_type="cubin",
             )
         )
 
@@ -102,5 +113,8 @@ def test_arguments_are_packed_with_their_types() -> None:
     holder = ParamHolder(values)
     pointers = ctypes.cast(holder.ptr, ctypes.POINTER(ctypes.c_void_p * len(values))).contents
     types = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_float]
-    read = [ctypes.cast(p, ctypes.POINTER(t)).contents.value for p, t in zip(pointers, types, strict=True)]
+    read = [
+        ctypes.cast(p, ctypes.POINTER(t)).contents.value
+        for p, t in zip(pointers, types, strict=True)
+    ]
     assert read == [2**40 + 3, 0, -5, 7, 1.5]

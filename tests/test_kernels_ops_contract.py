@@ -1,4 +1,6 @@
-"""What torch asks of an op: schema, gradient, shapes without numbers, a graph without breaks or recompiles."""
+"""What torch asks of an op: schema, gradient, shapes without numbers, a graph without breaks or
+recompiles.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,36 +51,68 @@ def _cases() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
     yield "activation_backward", OPS.activation_backward, (dy, s, w().detach(), "silu", True)
     yield "gated_activation", OPS.gated_activation, (x(), x(1), w(), w(1), "silu")
     yield "gated_activation without bias", OPS.gated_activation, (x(), x(1), None, None, "identity")
-    yield "gated_activation_backward", OPS.gated_activation_backward, (dy, s, s, w().detach(), None, "gelu", True)
+    yield (
+        "gated_activation_backward",
+        OPS.gated_activation_backward,
+        (dy, s, s, w().detach(), None, "gelu", True),
+    )
     yield "cross_entropy", OPS.cross_entropy, (logits, t, None, -100, 0.0, 0.0, True)
     upstream = torch.full(ROWS, 0.1)
     yield "cross_entropy with all", OPS.cross_entropy, (logits, t, upstream, -100, 5.0, 1e-3, True)
-    yield "cross_entropy alone", OPS.cross_entropy, (logits.detach(), t, None, -100, 0.0, 0.0, False)
-    yield "cross_entropy_backward", OPS.cross_entropy_backward, (logits.detach(), upstream, torch.tensor(0.1))
+    yield (
+        "cross_entropy alone",
+        OPS.cross_entropy,
+        (logits.detach(), t, None, -100, 0.0, 0.0, False),
+    )
+    yield (
+        "cross_entropy_backward",
+        OPS.cross_entropy_backward,
+        (logits.detach(), upstream, torch.tensor(0.1)),
+    )
     yield "head_loss", OPS.head_loss, (x(), head, None, t, -100, 0.0, 0.0, True)
-    yield "head_loss with all", OPS.head_loss, (x(), head, drawn(VOCABULARY), t, -100, 5.0, 1e-3, True)
-    yield "head_loss of replicas", OPS.head_loss, (x(), drawn(2, VOCABULARY, COLUMNS), None, t, -100, 0.0, 0.0, True)
+    yield (
+        "head_loss with all",
+        OPS.head_loss,
+        (x(), head, drawn(VOCABULARY), t, -100, 5.0, 1e-3, True),
+    )
+    yield (
+        "head_loss of replicas",
+        OPS.head_loss,
+        (x(), drawn(2, VOCABULARY, COLUMNS), None, t, -100, 0.0, 0.0, True),
+    )
 
 
 CASES = list(_cases())
 
 
-@pytest.mark.parametrize(("op", "args"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_s62_every_op_is_what_torch_expects_of_one_with_gradients(op: Any, args: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(
+    ("op", "args"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_s62_every_op_is_what_torch_expects_of_one_with_gradients(
+    op: Any, args: tuple[Any, ...]
+) -> None:
     torch.library.opcheck(op.default, args)
 
 
 def test_every_op_is_checked() -> None:
-    defined = {name.removeprefix("andrea::") for name in torch._C._dispatch_get_all_op_names() if "andrea::" in name}
+    defined = {
+        name.removeprefix("andrea::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if "andrea::" in name
+    }
     assert defined == {op.default._schema.name.removeprefix("andrea::") for _, op, _ in CASES}
 
 
 def _layer(x: Tensor, delta: Tensor, w: Tensor, b: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     total, y = norm.add_norm(x, delta, w, b, "ln", 1e-5)
-    y = activation.activation(y, b, "gelu_tanh") + activation.gated_activation(y, y * 2, None, b, "silu")
+    y = activation.activation(y, b, "gelu_tanh") + activation.gated_activation(
+        y, y * 2, None, b, "silu"
+    )
     y = norm.norm(total + y, w, None, "rms", 1e-6)
     logits = y @ head.T
-    return cross_entropy.head_loss(y, head, None, targets) + cross_entropy.cross_entropy(logits, targets, z_loss=1e-4)
+    return cross_entropy.head_loss(y, head, None, targets) + cross_entropy.cross_entropy(
+        logits, targets, z_loss=1e-4
+    )
 
 
 def _layers_inputs(seed: int, rows: tuple[int, ...] = ROWS) -> list[Tensor]:
@@ -94,14 +128,18 @@ def counter() -> Iterator[CompileCounterWithBackend]:
     torch._dynamo.reset()
 
 
-def test_s54_s55_compiled_without_a_break_or_a_recompile_and_equal_to_eager(counter: CompileCounterWithBackend) -> None:
+def test_s54_s55_compiled_without_a_break_or_a_recompile_and_equal_to_eager(
+    counter: CompileCounterWithBackend,
+) -> None:
     compiled = torch.compile(_layer, fullgraph=True, backend=counter)
     for seed in range(4):
         inputs = _layers_inputs(seed)
         ours, eager = compiled(*inputs), _layer(*inputs)
         assert torch.equal(ours, eager)
         for one, other in zip(
-            torch.autograd.grad(ours.sum(), inputs[:-1]), torch.autograd.grad(eager.sum(), inputs[:-1]), strict=True
+            torch.autograd.grad(ours.sum(), inputs[:-1]),
+            torch.autograd.grad(eager.sum(), inputs[:-1]),
+            strict=True,
         ):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     assert counter.frame_count == 1

@@ -1,4 +1,6 @@
-"""The ops against torch in float64, with every layout of their inputs; symptoms known from other kernels, by number."""
+"""The ops against torch in float64, with every layout of their inputs; symptoms known from other
+kernels, by number.
+"""
 
 from typing import Any
 
@@ -41,9 +43,13 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided rows", "transposed", "misaligned", "strided columns"])
+@pytest.mark.parametrize(
+    "layout", ["contiguous", "strided rows", "transposed", "misaligned", "strided columns"]
+)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_s48_every_layout_of_inputs_and_gradients_gives_the_same_numbers(layout: str, dtype: torch.dtype) -> None:
+def test_s48_every_layout_of_inputs_and_gradients_gives_the_same_numbers(
+    layout: str, dtype: torch.dtype
+) -> None:
     x, d = (drawn(6, 40, seed=seed, dtype=dtype) for seed in (0, 1))
     w, t = drawn(40), classes(6, of=40)
     head = drawn(40, 40, dtype=dtype, scale=0.1)
@@ -54,7 +60,9 @@ def test_s48_every_layout_of_inputs_and_gradients_gives_the_same_numbers(layout:
         z = gated_activation(x, d, w, None, "silu")
         results = [total, y, norm(x, w, None, "rms", 1e-5), activation(x, w, "gelu"), z]
         losses = [cross_entropy(x, t), head_loss(x, head, None, t)]
-        seen = sum((r * weigh).sum() for r in results) + sum((one * weigh[:, 0]).sum() for one in losses)
+        seen = sum((r * weigh).sum() for r in results) + sum(
+            (one * weigh[:, 0]).sum() for one in losses
+        )
         return [*results, *losses, *torch.autograd.grad(seen, [x, d])]
 
     weigh = drawn(6, 40, seed=9, dtype=dtype).detach()
@@ -70,7 +78,11 @@ def test_s48_expanded_inputs_and_gradients() -> None:
     ours = norm(x, w, None, "ln", 1e-5)
     plain = plain_norm(exact[0].expand(2, 3, 33), exact[1], None, "ln", 1e-5)
     close(ours, plain)
-    close(torch.autograd.grad(ours.sum(), [row, w]), torch.autograd.grad(plain.sum(), exact), factor=20)
+    close(
+        torch.autograd.grad(ours.sum(), [row, w]),
+        torch.autograd.grad(plain.sum(), exact),
+        factor=20,
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -89,7 +101,10 @@ def test_s49_norms_of_any_size(size: int, kind: str) -> None:
 def test_s49_activations_and_losses_of_any_size(size: int) -> None:
     a, u, b = drawn(3, size), drawn(3, size, seed=1), drawn(size, seed=2)
     exact, t = doubled(a, u, b), classes(3, of=size)
-    ours, plain = gated_activation(a, u, b, None, "gelu"), ACTIVATIONS["gelu"](exact[0] + exact[2]) * exact[1]
+    ours, plain = (
+        gated_activation(a, u, b, None, "gelu"),
+        ACTIVATIONS["gelu"](exact[0] + exact[2]) * exact[1],
+    )
     close(ours, plain)
     close(gradients(ours, [a, u, b]), gradients(plain, exact), factor=4)
     ours, plain = cross_entropy(a, t), plain_loss(exact[0], t)
@@ -104,7 +119,9 @@ def test_activations_with_and_without_gate_and_biases(function: str, dtype: torc
     for b, c in ((drawn(24, seed=2), drawn(24, seed=3)), (None, drawn(24, seed=3)), (None, None)):
         exact = doubled(a, u, b, c)
         ours = gated_activation(a, u, b, c, function)
-        gate, up = (x if bias is None else x + bias for x, bias in zip(exact[:2], exact[2:], strict=True))
+        gate, up = (
+            x if bias is None else x + bias for x, bias in zip(exact[:2], exact[2:], strict=True)
+        )
         plain = ACTIVATIONS[function](gate) * up
         close(ours, plain, dtype)
         close(gradients(ours, [a, u, b, c]), gradients(plain, exact), dtype, factor=2)
@@ -126,14 +143,22 @@ def test_a_half_precision_branch_joins_its_stream(stream: torch.dtype) -> None:
     found = torch.autograd.grad((total.double() * 2).sum() + y.double().square().sum(), [x, d, w])
     assert [g.dtype for g in found] == [stream, half, torch.float32]
     normed = plain_norm(plain, exact[2], None, "ln", 1e-5)
-    close(found, torch.autograd.grad((plain * 2).sum() + normed.square().sum(), exact), half, factor=2)
+    close(
+        found, torch.autograd.grad((plain * 2).sum() + normed.square().sum(), exact), half, factor=2
+    )
 
 
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("z_loss", [0.0, 1e-2])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_losses_with_cap_and_z_loss_for_any_weights(cap: float | None, z_loss: float, dtype: torch.dtype) -> None:
-    x, head, bias = drawn(6, 20, dtype=dtype), drawn(37, 20, seed=1, dtype=dtype), drawn(37, seed=2, dtype=dtype)
+def test_losses_with_cap_and_z_loss_for_any_weights(
+    cap: float | None, z_loss: float, dtype: torch.dtype
+) -> None:
+    x, head, bias = (
+        drawn(6, 20, dtype=dtype),
+        drawn(37, 20, seed=1, dtype=dtype),
+        drawn(37, seed=2, dtype=dtype),
+    )
     t, exact = classes(6, of=37), doubled(x, head, bias)
     ours = head_loss(x, head, bias, t, softcap=cap, z_loss=z_loss)
     plain = plain_loss(exact[0] @ exact[1].T + exact[2], t, cap, z_loss)
@@ -163,8 +188,12 @@ def test_s56_no_tensor_that_came_in_or_was_saved_is_written_to() -> None:
     torch.testing.assert_close(second, first * 3)
     x, head = drawn(4, 8), drawn(11, 8)
     loss = head_loss(x, head, None, t)
-    gradients_ = [torch.autograd.grad(loss.sum() * k, [x, head], retain_graph=True) for k in (1, 2, 1)]
-    assert all(torch.equal(one, other) for one, other in zip(gradients_[0], gradients_[2], strict=True))
+    gradients_ = [
+        torch.autograd.grad(loss.sum() * k, [x, head], retain_graph=True) for k in (1, 2, 1)
+    ]
+    assert all(
+        torch.equal(one, other) for one, other in zip(gradients_[0], gradients_[2], strict=True)
+    )
     total, _ = add_norm(x, x, None, None, "ln", 1e-5)
     assert total.data_ptr() != x.data_ptr() and (x._version, head._version) == (0, 0)
 
@@ -172,7 +201,10 @@ def test_s56_no_tensor_that_came_in_or_was_saved_is_written_to() -> None:
 def test_s57_the_heads_gradient_is_summed_in_one_go() -> None:
     """Over 4,096 rows in bf16; chunks that are added in bf16 lose the small ones."""
     x, head = drawn(4096, 8, dtype=torch.bfloat16), drawn(16, 8, dtype=torch.bfloat16, scale=0.1)
-    t, exact = torch.randint(16, (4096,), generator=torch.Generator().manual_seed(1)), doubled(x, head)
+    t, exact = (
+        torch.randint(16, (4096,), generator=torch.Generator().manual_seed(1)),
+        doubled(x, head),
+    )
     ours = torch.autograd.grad(head_loss(x, head, None, t).mean(), head)[0]
     plain = torch.autograd.grad(plain_loss(exact[0] @ exact[1].T, t).mean(), exact[1])[0]
     assert (ours.double() - plain).abs().max() / plain.abs().max() < 2**-7
@@ -181,7 +213,9 @@ def test_s57_the_heads_gradient_is_summed_in_one_go() -> None:
 @pytest.mark.parametrize("offset", [3e4, -3e4])
 def test_s58_a_common_offset_changes_no_loss(offset: float) -> None:
     logits, t = (drawn(5, 50, scale=4.0) * 8).round() / 8, classes(5, of=50)
-    torch.testing.assert_close(cross_entropy(logits + offset, t), cross_entropy(logits, t), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        cross_entropy(logits + offset, t), cross_entropy(logits, t), atol=1e-5, rtol=0
+    )
 
 
 def test_s59_most_logits_minus_infinity() -> None:
@@ -251,7 +285,9 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 def test_the_head_s_bias_sees_one_over_n_as_it_is_not_as_bfloat16_rounds_it() -> None:
     N, C, V = 83, 8, 400
     generator = torch.Generator().manual_seed(3)
-    x, weight, bias = (torch.randn(s, generator=generator).bfloat16() for s in ((N, C), (V, C), (V,)))
+    x, weight, bias = (
+        torch.randn(s, generator=generator).bfloat16() for s in ((N, C), (V, C), (V,))
+    )
     targets = torch.randint(V, (N,), generator=generator)
     rows = torch.ops.andrea.head_loss(x, weight, bias, targets, -100, 0.0, 0.0, True)[1]
     expected = rows.double().sum(0) / N

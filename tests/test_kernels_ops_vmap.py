@@ -17,8 +17,14 @@ R, N, C, V = 3, (2, 4), 10, 13
 
 Op = Callable[..., Tensor]
 OPS: dict[str, tuple[Op, list[Tensor]]] = {
-    "norm": (lambda x, w, b: norm(x, w, b, "ln", 1e-5), [drawn(R, *N, C), drawn(R, C), drawn(R, C, seed=1)]),
-    "norm without bias": (lambda x, w: norm(x, w, None, "rms", 1e-5), [drawn(R, *N, C), drawn(R, C)]),
+    "norm": (
+        lambda x, w, b: norm(x, w, b, "ln", 1e-5),
+        [drawn(R, *N, C), drawn(R, C), drawn(R, C, seed=1)],
+    ),
+    "norm without bias": (
+        lambda x, w: norm(x, w, None, "rms", 1e-5),
+        [drawn(R, *N, C), drawn(R, C)],
+    ),
     "norm without weights": (lambda x: norm(x, None, None, "rms", 1e-5), [drawn(R, *N, C)]),
     "add_norm": (
         lambda x, d, w, b: torch.cat(add_norm(x, d, w, b, "ln", 1e-5)),
@@ -71,12 +77,21 @@ def test_the_replicas_axis_may_be_any(op: Op, inputs: list[Tensor]) -> None:
 def test_what_replicas_share_is_not_stacked(op: Op, inputs: list[Tensor]) -> None:
     """Each input in turn is the same for all; its gradient is the sum over replicas."""
     for shared in range(len(inputs)):
-        ours = [x[0].detach().requires_grad_(x.requires_grad) if i == shared else x for i, x in enumerate(inputs)]
+        ours = [
+            x[0].detach().requires_grad_(x.requires_grad) if i == shared else x
+            for i, x in enumerate(inputs)
+        ]
         axes = tuple(None if i == shared else 0 for i in range(len(inputs)))
         if axes == (None,):
             continue
-        looped = torch.stack([op(*(x if i == shared else x[r] for i, x in enumerate(ours))) for r in range(R)])
-        close(_with_gradients(vmap(op, in_dims=axes)(*ours), ours), _with_gradients(looped, ours), factor=2)
+        looped = torch.stack(
+            [op(*(x if i == shared else x[r] for i, x in enumerate(ours))) for r in range(R)]
+        )
+        close(
+            _with_gradients(vmap(op, in_dims=axes)(*ours), ours),
+            _with_gradients(looped, ours),
+            factor=2,
+        )
 
 
 @CASES
@@ -85,7 +100,9 @@ def test_gradients_of_many_outputs_at_once(op: Op, inputs: list[Tensor]) -> None
     inputs = [x[0].detach().requires_grad_(x.requires_grad) for x in inputs]
     output, wanted = op(*inputs), [x for x in inputs if x.requires_grad]
     several = torch.randn(R, *output.shape, generator=torch.Generator().manual_seed(3))
-    together = torch.autograd.grad(output, wanted, several, is_grads_batched=True, retain_graph=True)
+    together = torch.autograd.grad(
+        output, wanted, several, is_grads_batched=True, retain_graph=True
+    )
     alone = [torch.autograd.grad(output, wanted, one, retain_graph=True) for one in several]
     close(list(together), [torch.stack(column) for column in zip(*alone, strict=True)])
 

@@ -1,6 +1,7 @@
 """The test of the tests: text with a planted bug must fail the suite.
 
-Each bug is compiled and checked in a process of its own, since it may read or write anywhere; two run at a time.
+Each bug is compiled and checked in a process of its own, since it may read or write anywhere; two
+run at a time.
 """
 
 import faulthandler
@@ -22,9 +23,13 @@ SURVIVED, CAUGHT, BROKEN = 0, 7, 8
 def _check(bug: Bug) -> None:
     """Run the module's checks on the text with the bug; the exit status says how it went."""
     faulthandler.disable()  # a bug that crashes is a bug that is noticed
-    resource.setrlimit(resource.RLIMIT_CPU, (120, 120))  # a bug may loop for ever; a slow machine is no bug
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (120, 120)
+    )  # a bug may loop for ever; a slow machine is no bug
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    module = NORM if bug.module == "reduce_f32" else bug.module  # the norms' gradients go through stage 2
+    module = (
+        NORM if bug.module == "reduce_f32" else bug.module
+    )  # the norms' gradients go through stage 2
     host = HostBackend(edit={bug.module: bug.plant})
     try:
         host.library(bug.module)

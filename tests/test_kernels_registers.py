@@ -1,4 +1,6 @@
-"""NVRTC compiles every module for every architecture without a GPU: no spills, registers within the budget."""
+"""NVRTC compiles every module for every architecture without a GPU: no spills, registers within the
+budget.
+"""
 
 import io
 import re
@@ -23,7 +25,9 @@ def resources(module: str, arch: str) -> dict[str, dict[str, int]]:
         if started := re.search(r"Compiling entry function '(\w+)'", line):
             name = started[1]
             found[name] = {}
-        if spills := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+        if spills := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
+        ):
             found[name]["spilled"] = sum(map(int, spills.groups()))
         if used := re.search(r"Used (\d+) registers", line):
             found[name]["registers"] = int(used[1])
@@ -35,7 +39,9 @@ def check(module: str, arch: str) -> None:
     assert sorted(found) == sorted(source.names(module))
     for name, used in found.items():
         assert used["spilled"] == 0, f"{name} on {arch}"
-        assert used["registers"] <= source.REGISTERS[source.family_of(name)], f"{name} on {arch}: {used['registers']}"
+        assert used["registers"] <= source.REGISTERS[source.family_of(name)], (
+            f"{name} on {arch}: {used['registers']}"
+        )
 
 
 @pytest.mark.parametrize("module", QUICK)
@@ -46,5 +52,7 @@ def test_a_module_compiles_for_hopper_within_its_registers(module: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("module", source.modules())
-def test_every_module_compiles_for_every_architecture_within_its_registers(module: str, arch: str) -> None:
+def test_every_module_compiles_for_every_architecture_within_its_registers(
+    module: str, arch: str
+) -> None:
     check(module, arch)

@@ -14,7 +14,9 @@ pytestmark = [needs_shim, pytest.mark.slow]
 
 def sanitized(*arguments: str) -> subprocess.CompletedProcess[str]:
     libraries = [
-        subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        subprocess.run(
+            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
     ]
     here = Path(__file__).parent
@@ -24,10 +26,14 @@ def sanitized(*arguments: str) -> subprocess.CompletedProcess[str]:
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(here.parent), str(here), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     command = [sys.executable, str(here / "kernel_sanitized.py"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 def test_s48_no_access_is_out_of_bounds_or_misaligned() -> None:

@@ -1,4 +1,6 @@
-"""Runs with `train.kernels: cuda`, over the shim: the training of plain torch, the same bits every time."""
+"""Runs with `train.kernels: cuda`, over the shim: the training of plain torch, the same bits every
+time.
+"""
 
 import shutil
 from pathlib import Path
@@ -17,9 +19,9 @@ from andrea.kernels.apply import KernelGPT
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.store.runs import RunStore
-from andrea.study.freeze import freeze, plan
-from andrea.study.frozen import FrozenStudy
-from andrea.study.plans import Request
+from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.plan.plan import Request
 from andrea.training import identity as identity_module
 from andrea.training import run as run_module
 from andrea.training.identity import identity, numerics, run_id
@@ -31,7 +33,9 @@ STEPS = 50
 
 
 def fifty(**settings: Any) -> Any:
-    return tiny(**{"train__tokens": STEPS * 64, "train__evals": 5, "train__logs": STEPS, **settings})
+    return tiny(
+        **{"train__tokens": STEPS * 64, "train__evals": 5, "train__logs": STEPS, **settings}
+    )
 
 
 def trained(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -55,16 +59,26 @@ def trained(folder: Path, **settings: Any) -> dict[str, Any]:
     ],
     ids=["pre-norm", "post-norm swiglu, accumulated", "bf16, clipped"],
 )
-def test_fifty_steps_by_kernels_are_those_of_plain_torch(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_fifty_steps_by_kernels_are_those_of_plain_torch(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     ours = trained(tmp_path / "cuda", train__kernels="cuda", **changes)
     theirs = trained(tmp_path / "torch", train__kernels="torch", **changes)
     half = changes.get("train__dtype") == "bfloat16"
     near = {"abs": 2e-2} if half else {"abs": 2e-4}
     for kind, key in (("train", "loss"), ("train", "grad_norm"), ("eval", "loss")):
         one, other = ([r[key] for r in records(tmp_path / way, kind)] for way in ("cuda", "torch"))
-        assert len(one) > 4 and one == pytest.approx(other, **near, rel=5e-2 if half else 2e-4), (kind, key)
-    assert ours["loss"] == pytest.approx(theirs["loss"], **near) and ours["loss"] < ours["initial_loss"] - 0.5
-    for one, other in zip(records(tmp_path / "cuda", "layers"), records(tmp_path / "torch", "layers"), strict=True):
+        assert len(one) > 4 and one == pytest.approx(other, **near, rel=5e-2 if half else 2e-4), (
+            kind,
+            key,
+        )
+    assert (
+        ours["loss"] == pytest.approx(theirs["loss"], **near)
+        and ours["loss"] < ours["initial_loss"] - 0.5
+    )
+    for one, other in zip(
+        records(tmp_path / "cuda", "layers"), records(tmp_path / "torch", "layers"), strict=True
+    ):
         for key in ("grad_norm", "attn_rms", "mlp_rms", "residual_rms"):
             assert one[key] == pytest.approx(other[key], rel=0.1 if half else 2e-3), key
 
@@ -77,7 +91,9 @@ def test_s60_the_same_run_has_the_same_bits_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_module, "CHECKPOINT_SHARE", 0)
     whole, settings = tmp_path / "whole", {"train__kernels": "cuda", "train__micro_batch": 3}
     whole.mkdir()
@@ -103,7 +119,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, monkeypatch:
 def test_s54_a_compiled_run_by_kernels_compiles_during_the_warm_up_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inductor round the kernels; the rate is another at every step, and the run is that of plain torch."""
+    """Inductor round the kernels; the rate is another at every step, and the run is that of plain
+    torch.
+    """
     torch._dynamo.reset()
     seen: list[int] = []
     warm_up = Trainer.warm_up
@@ -120,7 +138,9 @@ def test_s54_a_compiled_run_by_kernels_compiles_during_the_warm_up_alone(
         (tmp_path / name).mkdir()
         train(tiny(train__kernels=name, train__compile=compiled), corpus(), tmp_path / name)
     assert seen == [compilations()] and seen[0] > 0
-    ours, theirs = ([r["loss"] for r in records(tmp_path / name, "train")] for name in ("cuda", "torch"))
+    ours, theirs = (
+        [r["loss"] for r in records(tmp_path / name, "train")] for name in ("cuda", "torch")
+    )
     assert ours == pytest.approx(theirs, abs=1e-4)
     torch._dynamo.reset()
 
@@ -138,7 +158,9 @@ def test_a_job_is_stored_under_an_id_of_its_own(tmp_path: Path) -> None:
     assert kept is not None and kept["identity"]["route"]["kernels"] == "cuda"
 
 
-def test_the_route_is_part_of_the_id_and_ids_of_plain_torch_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_route_is_part_of_the_id_and_ids_of_plain_torch_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def named(**settings: Any) -> str:
         return run_id(identity(tiny(**settings), corpus().fingerprint))
 
@@ -153,7 +175,9 @@ def test_the_route_is_part_of_the_id_and_ids_of_plain_torch_stay(monkeypatch: py
 def test_other_optimizers_stay_torchs() -> None:
     for name in ("adamw", "sgd", "lion", "muon"):
         trainer = Trainer(tiny(train__kernels="cuda", train__optimizer=name), corpus())
-        assert isinstance(trainer.model, KernelGPT) and isinstance(trainer.optimizer, AdamW) == (name == "adamw")
+        assert isinstance(trainer.model, KernelGPT) and isinstance(trainer.optimizer, AdamW) == (
+            name == "adamw"
+        )
         trainer.advance()
 
 
@@ -170,7 +194,8 @@ def test_learning_rate_shares_of_mup_reach_the_kernels(tmp_path: Path) -> None:
 def test_cuda_where_no_kernels_run_is_refused_before_anything_is_written() -> None:
     backend.install("cpu", None)
     with pytest.raises(
-        UserError, match=r"train\.kernels cuda: .* do not run on device cpu; or set train\.kernels=torch"
+        UserError,
+        match=r"train\.kernels cuda: .* do not run on device cpu; or set train\.kernels=torch",
     ):
         tiny(train__kernels="cuda")
 
@@ -192,10 +217,14 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
     assert [arm["config"]["train"]["kernels"] for arm in told.values()] == ["cuda", "cuda"]
     monkeypatch.setattr(identity_module, "choose", lambda *_: pytest.fail("asked again"))
     study = FrozenStudy(folder, store)
-    run = study.run({"arm": "pre", "phase": "tune", "why": "grid", "lr": 1e-3, "trial": 0, "generation": 0}, 1)
+    run = study.run(
+        {"arm": "pre", "phase": "tune", "why": "grid", "lr": 1e-3, "trial": 0, "generation": 0}, 1
+    )
     assert study.config(run["run_id"])["train"]["kernels"] == "cuda"
 
 
-def test_on_a_cpu_auto_is_torch_even_where_kernels_could_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_auto_is_torch_even_where_kernels_could_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(choose, "measure", lambda *_: pytest.fail("measured"))
     assert tiny(train__kernels="auto").train.kernels == "torch"

@@ -1,4 +1,6 @@
-"""What every model does, whatever it is made of: causal, independent over the batch, the same twice, at any size."""
+"""What every model does, whatever it is made of: causal, independent over the batch, the same
+twice, at any size.
+"""
 
 import copy
 from typing import Any
@@ -17,7 +19,10 @@ SMALL = {"vocab_size": 13, "context": 8, "d_model": 12, "n_layer": 2, "n_head": 
 
 
 def arm(placement: str, activation: str, seed: int = 2, **changes: Any) -> GPT:
-    return build_model(ModelConfig(**{**SMALL, "norm_placement": placement, "activation": activation, **changes}), seed)
+    return build_model(
+        ModelConfig(**{**SMALL, "norm_placement": placement, "activation": activation, **changes}),
+        seed,
+    )
 
 
 def reach(cfg: ModelConfig) -> int:
@@ -27,7 +32,9 @@ def reach(cfg: ModelConfig) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_position_sees_a_later_token_and_each_sees_all_earlier_ones_in_its_reach(name: str) -> None:
+def test_no_position_sees_a_later_token_and_each_sees_all_earlier_ones_in_its_reach(
+    name: str,
+) -> None:
     cfg, built, tokens = config(name), model(name).double(), some_tokens(1, 8)
     changed = tokens.repeat(9, 1)
     changed[range(8), range(8)] = (changed[range(8), range(8)] + 1) % 13
@@ -39,7 +46,9 @@ def test_no_position_sees_a_later_token_and_each_sees_all_earlier_ones_in_its_re
 
 
 def test_windows_reach_as_far_as_the_blocks_carry_and_no_further() -> None:
-    assert [reach(config("window", n_layer=n, window=w)) for n, w in ((1, 2), (2, 3), (3, 3), (5, 3))] == [1, 4, 6, 8]
+    assert [
+        reach(config("window", n_layer=n, window=w)) for n, w in ((1, 2), (2, 3), (3, 3), (5, 3))
+    ] == [1, 4, 6, 8]
     assert reach(config("window, every second")) == 8
 
 
@@ -48,13 +57,19 @@ def test_a_sequence_gets_the_same_logits_alone_in_a_batch_and_as_a_prefix(name: 
     built, tokens = model(name), some_tokens(5, 8, seed=1)
     together = built(tokens)
     for row in range(5):
-        torch.testing.assert_close(built(tokens[row : row + 1])[0], together[row], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            built(tokens[row : row + 1])[0], together[row], atol=1e-5, rtol=1e-5
+        )
     torch.testing.assert_close(built(tokens[:, :3]), together[:, :3], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of a norm of bfloat16 queries
+@pytest.mark.filterwarnings(
+    "ignore:Mismatch dtype between input and weight"
+)  # of a norm of bfloat16 queries
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_bits_and_in_half_precision_nearly_the_same_loss(name: str) -> None:
+def test_the_same_seed_gives_the_same_bits_and_in_half_precision_nearly_the_same_loss(
+    name: str,
+) -> None:
     tokens, targets = some_tokens(2, 8), some_tokens(2, 8, seed=1)
     built = model(name)
     loss = built(tokens, targets)
@@ -87,20 +102,26 @@ def test_the_loss_is_float32_in_bfloat16_too() -> None:
     torch.testing.assert_close(loss, model(tokens, tokens), atol=0.3, rtol=0.05)
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # of a norm of bfloat16 branches
+@pytest.mark.filterwarnings(
+    "ignore:Mismatch dtype between input and weight"
+)  # of a norm of bfloat16 branches
 @pytest.mark.parametrize("residual", VARIANTS["residual"])
 @pytest.mark.parametrize("norm", VARIANTS["norm"])
 def test_under_autocast_the_stream_is_float32_wherever_the_norm_stands_and_without_skip_a_branch(
     norm: str, residual: str
 ) -> None:
-    """So no arm carries a coarser stream than another: what `off` hands on was rounded in the other arms too."""
+    """So no arm carries a coarser stream than another: what `off` hands on was rounded in the other
+    arms too.
+    """
     for placement in VARIANTS["norm_placement"]:
         try:
             cfg = config("norm layernorm", norm=norm, norm_placement=placement, residual=residual)
         except ValidationError:
             continue
         built, seen = build_model(cfg), set()
-        built.blocks[1].register_forward_pre_hook(lambda block, inputs, seen=seen: seen.add(inputs[0].dtype))
+        built.blocks[1].register_forward_pre_hook(
+            lambda block, inputs, seen=seen: seen.add(inputs[0].dtype)
+        )
         with torch.autocast("cpu", dtype=torch.bfloat16):
             built(some_tokens(2, 8))
         assert seen <= {torch.float32} or residual == "off", placement
@@ -112,7 +133,9 @@ def test_under_autocast_a_cap_of_logits_rounds_nothing_further() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = built(tokens)
     assert heads[0].dtype == torch.bfloat16
-    torch.testing.assert_close(logits.double(), 2 * torch.tanh(heads[0].double() / 2), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        logits.double(), 2 * torch.tanh(heads[0].double() / 2), atol=1e-6, rtol=1e-6
+    )
 
 
 def test_under_autocast_a_cap_of_scores_rounds_only_the_products() -> None:
@@ -120,7 +143,9 @@ def test_under_autocast_a_cap_of_scores_rounds_only_the_products() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (2 * torch.randn(4, 4, 64, 64, generator=generator).bfloat16() for _ in "qkv")
     scores = 50 * torch.tanh((q @ k.transpose(2, 3)).double() / 8 / 50)
-    weights = scores.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    weights = scores.masked_fill(~torch.ones(64, 64, dtype=torch.bool).tril(), -torch.inf).softmax(
+        -1
+    )
     expected = weights @ v.double()
     assert (attention._attend(q, k, v).double() - expected).norm() < 0.004 * expected.norm()
 
@@ -138,7 +163,9 @@ def test_the_z_loss_moves_the_gradient_as_its_formula_says_and_no_loss_that_is_t
     with_z(tokens, targets).sum().backward()
     logits = without(tokens)
     square = logits.logsumexp(-1).square()[targets >= 0].sum()
-    (F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") + 0.1 * square).backward()
+    (
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") + 0.1 * square
+    ).backward()
     for (name, one), other in zip(with_z.named_parameters(), without.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=name)
     evaluated = model("z-loss").eval()
@@ -198,14 +225,29 @@ def test_s6_a_second_model_in_a_process_equals_the_first() -> None:
 def test_parameters_have_the_names_that_other_rooms_rely_on() -> None:
     names = {name for name, _ in arm("pre", "swiglu").named_parameters()}
     parts = ("norm1", "norm2", "attn.qkv", "attn.proj", "mlp.up", "mlp.gate", "mlp.down")
-    blocks = {f"blocks.{i}.{part}.{kind}" for i in range(2) for part in parts for kind in ("weight", "bias")}
-    tables = {"token_embedding.weight", "position_embedding.weight", "final_norm.weight", "final_norm.bias"}
+    blocks = {
+        f"blocks.{i}.{part}.{kind}"
+        for i in range(2)
+        for part in parts
+        for kind in ("weight", "bias")
+    }
+    tables = {
+        "token_embedding.weight",
+        "position_embedding.weight",
+        "final_norm.weight",
+        "final_norm.bias",
+    }
     assert names == blocks | tables
 
 
 def test_parameters_stand_in_the_order_in_which_older_runs_summed_their_gradients_norms() -> None:
     """Another order clips by other bits under the same run id."""
-    model = build_model(ModelConfig(vocab_size=5, context=2, d_model=4, n_head=2, n_layer=1, bias=False))
-    inside = [f"blocks.0.{part}.weight" for part in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.up", "mlp.down")]
+    model = build_model(
+        ModelConfig(vocab_size=5, context=2, d_model=4, n_head=2, n_layer=1, bias=False)
+    )
+    inside = [
+        f"blocks.0.{part}.weight"
+        for part in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.up", "mlp.down")
+    ]
     tables = ["token_embedding.weight", "position_embedding.weight"]
     assert [name for name, _ in model.named_parameters()] == [*tables, *inside, "final_norm.weight"]

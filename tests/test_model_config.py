@@ -1,4 +1,6 @@
-"""The configuration of a model: every key counts, faults are named, variants of one's own take part."""
+"""The configuration of a model: every key counts, faults are named, variants of one's own take
+part.
+"""
 
 import subprocess
 import sys
@@ -35,7 +37,9 @@ class Square(Mlp):
 
 
 class Plain:
-    """A user's MLP that knows nothing of the house: one matrix, the three methods and no base class."""
+    """A user's MLP that knows nothing of the house: one matrix, the three methods and no base
+    class.
+    """
 
     @staticmethod
     def build(cfg: ModelConfig) -> nn.Module:
@@ -51,7 +55,9 @@ class Plain:
 
 
 class Scalar:
-    """A user's norm with one parameter and no base class; `rescale` keeps the value that it is built with."""
+    """A user's norm with one parameter and no base class; `rescale` keeps the value that it is
+    built with.
+    """
 
     @staticmethod
     def build(cfg: ModelConfig) -> nn.Module:
@@ -93,9 +99,15 @@ def test_s11_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
 
 @pytest.mark.parametrize(
     ("axis", "name", "nearest"),
-    [("norm_placement", "pree", "pre"), ("activation", "swigul", "swiglu"), ("norm", "layer_norm", "layernorm")],
+    [
+        ("norm_placement", "pree", "pre"),
+        ("activation", "swigul", "swiglu"),
+        ("norm", "layer_norm", "layernorm"),
+    ],
 )
-def test_an_unknown_variant_is_refused_with_the_nearest_known_one(axis: str, name: str, nearest: str) -> None:
+def test_an_unknown_variant_is_refused_with_the_nearest_known_one(
+    axis: str, name: str, nearest: str
+) -> None:
     with pytest.raises(UserError, match=f"unknown {axis} '{name}'; did you mean '{nearest}'"):
         build(ModelConfig, {axis: name})
     with pytest.raises(UserError, match=f"did you mean '{nearest}'"):
@@ -103,7 +115,9 @@ def test_an_unknown_variant_is_refused_with_the_nearest_known_one(axis: str, nam
 
 
 def test_a_variant_unlike_any_other_is_refused_with_the_list() -> None:
-    with pytest.raises(UserError, match="there are gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu"):
+    with pytest.raises(
+        UserError, match="there are gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu"
+    ):
         build(ModelConfig, {"activation": "zzz"})
 
 
@@ -143,11 +157,15 @@ def test_a_variant_with_the_three_methods_and_no_base_class_is_enough(own_varian
     assert row["parameters"] == cfg.n_layer * cfg.d_model**2 == described["parameters"]["mlp"]
     assert described["parameters"]["norms"] == 2 * cfg.n_layer + 1
     assert described["memory"]["activations"] > 0
-    assert model.final_norm.rescale.item() == 0.25  # the init rule leaves a variant's own constants alone
+    assert (
+        model.final_norm.rescale.item() == 0.25
+    )  # the init rule leaves a variant's own constants alone
 
 
 @pytest.mark.parametrize(("optimizer", "numbers"), [("adamw", 2), ("lion", 1), ("sgd", 1)])
-def test_the_memory_that_is_shown_is_that_of_the_optimizer_that_is_asked_for(optimizer: str, numbers: int) -> None:
+def test_the_memory_that_is_shown_is_that_of_the_optimizer_that_is_asked_for(
+    optimizer: str, numbers: int
+) -> None:
     described = describe(ModelConfig(vocab_size=256), optimizer=optimizer)
     assert described["memory"]["optimizer"] == 4 * numbers * described["total"]
 
@@ -163,7 +181,9 @@ def test_registering_refuses_other_axes_other_classes_and_other_forms(own_varian
 
 
 @pytest.mark.parametrize("target", ["no_such_module_at_all:Cube", f"{__name__}:Cube"])
-def test_a_variant_that_cannot_be_loaded_is_the_users_to_mend(target: str, own_variants: None) -> None:
+def test_a_variant_that_cannot_be_loaded_is_the_users_to_mend(
+    target: str, own_variants: None
+) -> None:
     register("activation", "cube", target)
     with pytest.raises(UserError, match=f"activation 'cube': cannot load {target}"):
         accounting.total(SMALL.model_copy(update={"activation": "cube"}))
@@ -175,7 +195,10 @@ def test_the_final_norm_follows_the_placement_unless_it_is_asked_for(placement: 
     for asked in (True, False):
         cfg = ModelConfig(vocab_size=5, norm_placement=placement, final_norm=asked)
         assert cfg.has_final_norm is asked
-        assert any(name.startswith("final_norm") for name, _ in build_model(cfg).named_parameters()) is asked
+        assert (
+            any(name.startswith("final_norm") for name, _ in build_model(cfg).named_parameters())
+            is asked
+        )
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -18,7 +18,14 @@ from andrea.model.describe import compare, describe
 from andrea.model.gpt import GPT, build_model
 
 BARE = {"tied": False, "bias": False, "norm_affine": False}
-SHAKESPEARE_CHAR = {"d_model": 384, "n_layer": 6, "n_head": 6, "context": 256, "vocab_size": 65, "bias": False}
+SHAKESPEARE_CHAR = {
+    "d_model": 384,
+    "n_layer": 6,
+    "n_head": 6,
+    "context": 256,
+    "vocab_size": 65,
+    "bias": False,
+}
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
@@ -37,7 +44,16 @@ def preset(name: str, **changes: Any) -> ModelConfig:
         (preset("gpt2-xl"), 1_557_611_200),
         (ModelConfig(**SHAKESPEARE_CHAR), 10_745_088),
     ],
-    ids=["andrea-120m", "its card", "12m card", "gpt2", "medium", "large", "xl", "shakespeare-char"],
+    ids=[
+        "andrea-120m",
+        "its card",
+        "12m card",
+        "gpt2",
+        "medium",
+        "large",
+        "xl",
+        "shakespeare-char",
+    ],
 )
 def test_the_published_parameter_counts_hold(cfg: ModelConfig, expected: int) -> None:
     assert accounting.total(cfg) == expected
@@ -46,7 +62,10 @@ def test_the_published_parameter_counts_hold(cfg: ModelConfig, expected: int) ->
 
 
 def test_the_parts_of_the_published_models_hold() -> None:
-    andrea, gpt2 = accounting.parameters(preset("andrea-120m")), accounting.parameters(preset("gpt2"))
+    andrea, gpt2 = (
+        accounting.parameters(preset("andrea-120m")),
+        accounting.parameters(preset("gpt2")),
+    )
     final_norm = 2 * 768
     assert andrea["attention"] + andrea["mlp"] + andrea["norms"] - final_norm == 85_054_464
     assert sum(gpt2.values()) - gpt2["position_embedding"] == 123_653_376
@@ -59,13 +78,17 @@ def test_the_parts_of_the_published_models_hold() -> None:
 def test_gpt2_has_fifty_matrices_to_decay_and_ninety_eight_vectors_not_to() -> None:
     with torch.device("meta"):
         parameters = list(GPT(preset("gpt2")).parameters())
-    matrices, vectors = ([p.numel() for p in parameters if (p.dim() >= 2) is wide] for wide in (True, False))
+    matrices, vectors = (
+        [p.numel() for p in parameters if (p.dim() >= 2) is wide] for wide in (True, False)
+    )
     assert (len(matrices), sum(matrices)) == (50, 124_318_464)
     assert (len(vectors), sum(vectors)) == (98, 121_344)
 
 
 @pytest.mark.parametrize("d_model", [384, 768])
-def test_s20_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(d_model: int) -> None:
+def test_s20_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(
+    d_model: int,
+) -> None:
     shape = {"vocab_size": 8449, "d_model": d_model, "n_head": 12, "bias": False}
     swiglu = ModelConfig(**shape, activation="swiglu", mlp_ratio="8/3")
     gelu = ModelConfig(**shape, activation="gelu_tanh", mlp_ratio=4)
@@ -83,7 +106,9 @@ def test_s7_a_name_that_carries_a_size_is_held_against_the_count() -> None:
     (note,) = describe(preset("andrea-120m"), preset="andrea-120m")["notes"]
     assert "92,331,264" in note and "twice gives 98,820,096, which still falls short" in note
     (note,) = describe(preset("andrea-480m"), preset="andrea-480m")["notes"]
-    assert "467,857,920" in note and "twice gives 480,835,584, which is what the name rests on" in note
+    assert (
+        "467,857,920" in note and "twice gives 480,835,584, which is what the name rests on" in note
+    )
     (note,) = describe(preset("gpt2", tied=False), preset="gpt2-124m")["notes"]
     assert "163,037,184 parameters, 31.5 % more" in note
     (note,) = describe(preset("gpt2"), preset="gpt2-124m")["notes"]
@@ -113,7 +138,9 @@ def assert_counted(cfg: ModelConfig) -> None:
 
     rows = describe(cfg)["rows"]
     described = sorted(row["shape"] for row in rows if row["depth"] == 2 and row["shape"])
-    assert described == sorted(tuple(p.shape) for name, p in named.items() if "blocks.0." in name), cfg
+    assert described == sorted(
+        tuple(p.shape) for name, p in named.items() if "blocks.0." in name
+    ), cfg
     assert_adds_up(cfg)
 
 
@@ -121,10 +148,15 @@ def assert_adds_up(cfg: ModelConfig) -> None:
     """Every row of the tree is the sum of those one deeper below it, and none is empty."""
     described = describe(cfg, batch_size=3)
     rows = described["rows"]
-    for quantity, whole in (("parameters", described["total"]), ("flops", described["flops_per_token"]["forward"])):
+    for quantity, whole in (
+        ("parameters", described["total"]),
+        ("flops", described["flops_per_token"]["forward"]),
+    ):
         assert sum(row[quantity] for row in rows if row["depth"] == 0) == pytest.approx(whole)
         for i, row in enumerate(rows):
-            below = list(takewhile(lambda other, depth=row["depth"]: other["depth"] > depth, rows[i + 1 :]))
+            below = list(
+                takewhile(lambda other, depth=row["depth"]: other["depth"] > depth, rows[i + 1 :])
+            )
             children = [other[quantity] for other in below if other["depth"] == row["depth"] + 1]
             assert not children or sum(children) == pytest.approx(row[quantity]), (cfg, row)
     assert all(row["parameters"] or row["flops"] for row in rows), cfg
@@ -151,7 +183,9 @@ def test_counts_of_thousands_of_random_models_are_those_of_the_built(seed: int) 
 
 
 def assert_flops_counted(cfg: ModelConfig, B: int = 2) -> None:
-    """torch's counter sees attention as T × T products; a token sees fewer: those before it, in its window."""
+    """torch's counter sees attention as T × T products; a token sees fewer: those before it, in its
+    window.
+    """
     model, T = build_model(cfg), cfg.context
     tokens = torch.randint(13, (B, T))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -200,7 +234,9 @@ def assert_kept(cfg: ModelConfig, B: int) -> None:
         loss = model(tokens, tokens.clone())
     assert loss.shape == tokens.shape
     # Beyond the count, cross-entropy keeps one scalar.
-    assert sum(s.nbytes() for s in kept.values()) - accounting.memory(cfg, B)["activations"] == 4, cfg
+    assert sum(s.nbytes() for s in kept.values()) - accounting.memory(cfg, B)["activations"] == 4, (
+        cfg
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,7 +245,11 @@ def test_memory_of_activations_is_what_autograd_keeps(name: str) -> None:
 
 
 def test_memory_of_random_models_is_what_autograd_keeps() -> None:
-    chosen = (cfg for cfg in valid_models(100, 2) if not any(cfg.dropouts) and cfg.n_head > 1 and cfg.context > 1)
+    chosen = (
+        cfg
+        for cfg in valid_models(100, 2)
+        if not any(cfg.dropouts) and cfg.n_head > 1 and cfg.context > 1
+    )
     for cfg in chosen:
         if cfg.norm != "dyt" or cfg.norm_affine:
             assert_kept(cfg, 2)
@@ -222,7 +262,9 @@ def test_weights_gradients_and_moments_are_four_copies_in_float32() -> None:
 
 def test_in_bfloat16_activations_take_half_but_the_loss_stays_in_float32() -> None:
     cfg, tokens = preset("gpt2"), 8 * 1024
-    full, half = (accounting.memory(cfg, 8, dtype)["activations"] for dtype in ("float32", "bfloat16"))
+    full, half = (
+        accounting.memory(cfg, 8, dtype)["activations"] for dtype in ("float32", "bfloat16")
+    )
     loss = tokens * (4 * 50257 + 16)
     assert half - loss == (full - loss) / 2
     capped = accounting.memory(preset("gpt2", logit_softcap=30.0), 8, "bfloat16")["activations"]
@@ -237,7 +279,11 @@ def test_the_loss_at_initialisation_is_the_log_of_the_vocabulary() -> None:
         cfg = ModelConfig(vocab_size=vocab_size, context=16, d_model=32, n_layer=2, n_head=2)
         tokens, targets = torch.randint(vocab_size, (2, 8, 16), generator=generator)
         loss = build_model(cfg, seed=7)(tokens, targets).mean().item()
-        assert loss == pytest.approx(math.log(vocab_size), abs=0.05) == pytest.approx(expected, abs=0.05)
+        assert (
+            loss
+            == pytest.approx(math.log(vocab_size), abs=0.05)
+            == pytest.approx(expected, abs=0.05)
+        )
 
 
 def test_without_a_vocabulary_nothing_is_counted_or_built() -> None:

@@ -1,4 +1,6 @@
-"""Solving for one setting: the best whole number, checked against trying them all, and nothing else changed."""
+"""Solving for one setting: the best whole number, checked against trying them all, and nothing else
+changed.
+"""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -8,8 +10,8 @@ from pydantic import ValidationError
 from andrea.errors import UserError
 from andrea.model import config as model_config
 from andrea.model.config import PRESETS, ModelConfig
-from andrea.model.fit import UNITS, deviation, fit, quantity, value
 from andrea.model.mlps import Relu
+from andrea.model.size_matching import UNITS, deviation, fit, quantity, value
 
 NEAR = 40
 """Values on either side that are tried by hand."""
@@ -33,7 +35,11 @@ def models(draw):
         "bias": draw(st.booleans()),
         "window": draw(st.sampled_from([None, 8])),
     }
-    asked |= draw(st.sampled_from([{"mlp_ratio": 8 / 3}, {"mlp_ratio": 4, "mlp_multiple": 8}, {"mlp_width": 37}]))
+    asked |= draw(
+        st.sampled_from(
+            [{"mlp_ratio": 8 / 3}, {"mlp_ratio": 4, "mlp_multiple": 8}, {"mlp_width": 37}]
+        )
+    )
     try:
         return ModelConfig(**asked)
     except ValidationError:
@@ -54,14 +60,25 @@ def alternatives(cfg, by, around):
 
 
 @settings(max_examples=60, deadline=None)
-@given(models(), models(), st.sampled_from(["params", "flops"]), st.sampled_from(["mlp_width", "d_model", "n_layer"]))
+@given(
+    models(),
+    models(),
+    st.sampled_from(["params", "flops"]),
+    st.sampled_from(["mlp_width", "d_model", "n_layer"]),
+)
 def test_no_value_nearby_comes_nearer_and_nothing_else_changes(arm, base, on, by):
     target = quantity(base, on)
     found = fit(arm, target, on, by)
     assert (found.was, found.became) == (value(arm, by), value(found.config, by))
     off = abs(quantity(found.config, on) - target)
-    assert all(abs(quantity(other, on) - target) >= off for other in alternatives(arm, by, found.became))
-    follows = {"mlp_width": {"mlp_width", "mlp_ratio", "mlp_multiple"}, "d_model": {"d_model"}, "n_layer": {"n_layer"}}
+    assert all(
+        abs(quantity(other, on) - target) >= off for other in alternatives(arm, by, found.became)
+    )
+    follows = {
+        "mlp_width": {"mlp_width", "mlp_ratio", "mlp_multiple"},
+        "d_model": {"d_model"},
+        "n_layer": {"n_layer"},
+    }
     before, after = arm.model_dump(), found.config.model_dump()
     assert {key for key in before if before[key] != after[key]} <= follows[by]
 
@@ -72,7 +89,10 @@ def test_s12_s20_swiglu_against_gelu_at_four_is_solved_to_two_thirds_of_the_widt
     for bias, most in ((False, 0.0), (True, 1e-4 if d_model == 768 else 2e-4)):
         base = ModelConfig(**shape, bias=bias)
         found = fit(
-            ModelConfig(**shape, bias=bias, activation="swiglu"), quantity(base, "params"), "params", "mlp_width"
+            ModelConfig(**shape, bias=bias, activation="swiglu"),
+            quantity(base, "params"),
+            "params",
+            "mlp_width",
         )
         assert (found.was, found.became) == (4 * d_model, 8 * d_model // 3)
         assert 0 <= deviation(found.config, base)["params"] <= most
@@ -91,8 +111,12 @@ def test_a_width_keeps_its_heads_and_what_rope_asks_of_them():
     base = ModelConfig(**shape)
     found = fit(ModelConfig(**shape, n_layer=9), quantity(base, "params"), "params", "d_model")
     assert found.config.n_head == 3 and found.became % 6 == 0 and found.became < 48
-    free = fit(ModelConfig(**shape, n_layer=9, head_dim=16), quantity(base, "params"), "params", "d_model")
-    assert free.became % 3 and free.config.d_head == 16  # with a head's width of its own any width goes
+    free = fit(
+        ModelConfig(**shape, n_layer=9, head_dim=16), quantity(base, "params"), "params", "d_model"
+    )
+    assert (
+        free.became % 3 and free.config.d_head == 16
+    )  # with a head's width of its own any width goes
 
 
 def test_flops_are_matched_where_parameters_cannot_tell():
@@ -103,12 +127,19 @@ def test_flops_are_matched_where_parameters_cannot_tell():
     assert wider.became > wider.was and abs(deviation(wider.config, base)["flops"]) < 1e-4
     shared = ModelConfig(**PRESETS["gpt2"], n_kv_head=3)
     for on in UNITS:
-        assert abs(deviation(fit(shared, quantity(base, on), on, "mlp_width").config, base)[on]) < 1e-4
+        assert (
+            abs(deviation(fit(shared, quantity(base, on), on, "mlp_width").config, base)[on]) < 1e-4
+        )
 
 
 def test_depth_is_solved_for():
     base = ModelConfig(**PRESETS["gpt2"])
-    found = fit(ModelConfig(**PRESETS["gpt2"], activation="swiglu"), quantity(base, "params"), "params", "n_layer")
+    found = fit(
+        ModelConfig(**PRESETS["gpt2"], activation="swiglu"),
+        quantity(base, "params"),
+        "params",
+        "n_layer",
+    )
     assert (found.was, found.became) == (12, 9)
     assert abs(deviation(found.config, base)["params"]) < 1e-4
 
@@ -145,17 +176,28 @@ class Fragile(Relu):
 @pytest.fixture
 def own(monkeypatch):
     known = {axis: dict(names) for axis, names in model_config.VARIANTS.items()}
-    known["activation"] |= {kind.__name__.lower(): f"{__name__}:{kind.__name__}" for kind in (Coarse, Deaf, Fragile)}
+    known["activation"] |= {
+        kind.__name__.lower(): f"{__name__}:{kind.__name__}" for kind in (Coarse, Deaf, Fragile)
+    }
     monkeypatch.setattr(model_config, "VARIANTS", known)
 
 
 def test_a_users_own_variant_is_asked_for_its_count(own):
     base = ModelConfig(vocab_size=256, activation="swiglu")
     coarse = ModelConfig(vocab_size=256, activation="coarse")
-    off = deviation(fit(coarse, quantity(base, "params"), "params", "mlp_width").config, base)["params"]
+    off = deviation(fit(coarse, quantity(base, "params"), "params", "mlp_width").config, base)[
+        "params"
+    ]
     assert 0 < abs(off) < 0.02
     deaf = ModelConfig(vocab_size=256, activation="deaf")
     assert fit(deaf, quantity(base, "params"), "params", "mlp_width") is None
     assert fit(deaf, quantity(base, "params"), "params", "n_layer").became > 6
-    with pytest.raises(UserError, match=r"cannot be counted with model\.mlp_width 64: ZeroDivisionError"):
-        fit(ModelConfig(vocab_size=256, activation="fragile"), quantity(base, "params"), "params", "mlp_width")
+    with pytest.raises(
+        UserError, match=r"cannot be counted with model\.mlp_width 64: ZeroDivisionError"
+    ):
+        fit(
+            ModelConfig(vocab_size=256, activation="fragile"),
+            quantity(base, "params"),
+            "params",
+            "mlp_width",
+        )

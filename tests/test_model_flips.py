@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from andrea.model import accounting
+from andrea.model.checks import normal_form
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
-from andrea.model.sense import normal_form
 
 SMALL: dict[str, Any] = {"vocab_size": 13, "context": 6, "d_model": 12, "n_layer": 2, "n_head": 2}
 WINDOW = {"window": 2, "n_layer": 3}
@@ -39,8 +39,9 @@ def normal(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def traces(cfg: ModelConfig) -> list[Any]:
-    """What a configuration leaves behind: counts, initial weights and rates, and with other weights (the same for equal
-    names) the logits of a training pass and the gradients."""
+    """What a configuration leaves behind: counts, initial weights and rates, and with other weights
+    (the same for equal names) the logits of a training pass and the gradients.
+    """
     model = build_model(cfg, seed=3)
     initial = [parameter.detach().clone() for parameter in model.parameters()]
     rates = list(lr_scales(model, cfg).items())
@@ -77,7 +78,9 @@ def runs(cfg: ModelConfig) -> bool:
 
 
 def flipped(cfg: ModelConfig, field: str) -> list[ModelConfig]:
-    """The valid configurations that differ in this field alone; its default counts even where it would be refused."""
+    """The valid configurations that differ in this field alone; its default counts even where it
+    would be refused.
+    """
     default = {field: ModelConfig.model_fields[field].default}
     found = [] if field in SMALL else [cfg.model_copy(update=default)]
     found = [other for other in found if runs(other)]
@@ -89,7 +92,9 @@ def flipped(cfg: ModelConfig, field: str) -> list[ModelConfig]:
     return [other for other in found if getattr(other, field) != getattr(cfg, field)]
 
 
-@pytest.mark.parametrize("field", [field for field in ModelConfig.model_fields if field not in SAME])
+@pytest.mark.parametrize(
+    "field", [field for field in ModelConfig.model_fields if field not in SAME]
+)
 def test_s11_every_accepted_key_changes_the_count_the_output_or_the_training(field: str) -> None:
     base = ModelConfig(**{**SMALL, **ACTIVE.get(field, {})})
     others = flipped(base, field)
@@ -100,7 +105,9 @@ def test_s11_every_accepted_key_changes_the_count_the_output_or_the_training(fie
 
 def told(cfg: ModelConfig, field: str) -> bool:
     """Whether a field says explicitly what would hold without it too: nothing to ask of it."""
-    return (field == "final_norm" and cfg.norm == "identity") or (field == "n_kv_head" and cfg.n_head == 1)
+    return (field == "final_norm" and cfg.norm == "identity") or (
+        field == "n_kv_head" and cfg.n_head == 1
+    )
 
 
 def makes_sense(cfg: ModelConfig) -> bool:
@@ -111,7 +118,9 @@ def makes_sense(cfg: ModelConfig) -> bool:
 
 
 def assert_used(cfg: ModelConfig) -> None:
-    """Every field away from its default changes something, and a run's name changes exactly where something does."""
+    """Every field away from its default changes something, and a run's name changes exactly where
+    something does.
+    """
     fields = ModelConfig.model_fields
     for field in fields:
         if field in SAME or getattr(cfg, field) == fields[field].default:
@@ -121,11 +130,17 @@ def assert_used(cfg: ModelConfig) -> None:
         assert any(different) or told(cfg, field), (field, cfg)
         for other, is_different in zip(others, different, strict=True):
             if makes_sense(other):
-                assert (normal_form(other) != normal_form(cfg)) == is_different, (field, getattr(other, field), cfg)
+                assert (normal_form(other) != normal_form(cfg)) == is_different, (
+                    field,
+                    getattr(other, field),
+                    cfg,
+                )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_s11_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_default(seed: int) -> None:
+def test_s11_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_default(
+    seed: int,
+) -> None:
     for cfg in valid_models(2, seed, SMALL):
         assert_used(cfg)
 

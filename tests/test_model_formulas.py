@@ -29,7 +29,10 @@ def stirred(module: torch.nn.Module) -> torch.nn.Module:
 def norm_by_hand(name: str, x: Tensor, p: dict[str, Tensor], eps: float) -> Tensor:
     if name == "layernorm":
         centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * p["weight"] + p["bias"]
+        return (
+            centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * p["weight"]
+            + p["bias"]
+        )
     if name.startswith("rmsnorm"):
         gain = 1 + p["offset"] if name == "rmsnorm_1p" else p["weight"]
         return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * gain
@@ -43,7 +46,9 @@ def norm_by_hand(name: str, x: Tensor, p: dict[str, Tensor], eps: float) -> Tens
 @pytest.mark.parametrize("name", VARIANTS["norm"])
 def test_norms_are_their_formulas(name: str, eps: float) -> None:
     reads = "norm_eps" in variant("norm", name).reads
-    module = stirred(build_norm(ModelConfig(**SMALL, norm=name, **({"norm_eps": eps} if reads else {}))))
+    module = stirred(
+        build_norm(ModelConfig(**SMALL, norm=name, **({"norm_eps": eps} if reads else {})))
+    )
     x = 3 * normal(5, 7, D) + 0.5
     parameters = {key: value.detach().double() for key, value in module.named_parameters()}
     expected = norm_by_hand(name, x.double(), parameters, eps)
@@ -53,7 +58,9 @@ def test_norms_are_their_formulas(name: str, eps: float) -> None:
 GATES = {
     "swiglu": lambda x: x / (1 + (-x).exp()),
     "geglu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
-    "geglu_tanh": lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "geglu_tanh": lambda x: (
+        0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
     "reglu": lambda x: x * (x > 0),
     "bilinear": lambda x: x,
     "glu": lambda x: 1 / (1 + (-x).exp()),
@@ -69,7 +76,9 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", VARIANTS["activation"])
 def test_mlps_are_their_formulas(name: str) -> None:
-    module = stirred(variant("activation", name).build(ModelConfig(**SMALL, activation=name, mlp_width=10)))
+    module = stirred(
+        variant("activation", name).build(ModelConfig(**SMALL, activation=name, mlp_width=10))
+    )
     p = {key: value.detach().double() for key, value in module.named_parameters()}
     x = normal(3, 5, D)
 
@@ -78,7 +87,9 @@ def test_mlps_are_their_formulas(name: str) -> None:
 
     read = x.double()
     hidden = (
-        GATES[name](through("gate", read)) * through("up", read) if name in GATES else PLAIN[name](through("up", read))
+        GATES[name](through("gate", read)) * through("up", read)
+        if name in GATES
+        else PLAIN[name](through("up", read))
     )
     torch.testing.assert_close(module(x).double(), through("down", hidden), atol=1e-4, rtol=1e-5)
 
@@ -100,9 +111,13 @@ def test_joins_are_their_formulas(name: str) -> None:
 
 
 def test_sinusoidal_positions_are_the_formula_of_vaswani() -> None:
-    """PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i + 1) = cos of the same; an odd width ends with a sine."""
+    """PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i + 1) = cos of the same; an odd width ends with a
+    sine.
+    """
     for width in (D, 9):
-        cfg = ModelConfig(**{**SMALL, "d_model": width, "n_head": 3, "context": 300, "positions": "sinusoidal"})
+        cfg = ModelConfig(
+            **{**SMALL, "d_model": width, "n_head": 3, "context": 300, "positions": "sinusoidal"}
+        )
         table = variant("positions", "sinusoidal").build(cfg)(300).double()
         for t in (0, 1, 7, 299):
             for channel in range(width):
@@ -112,15 +127,23 @@ def test_sinusoidal_positions_are_the_formula_of_vaswani() -> None:
 
 
 def rope(**changes: Any) -> Any:
-    return variant("positions", "rope").inside(ModelConfig(**{**SMALL, "positions": "rope", **changes}))
+    return variant("positions", "rope").inside(
+        ModelConfig(**{**SMALL, "positions": "rope", **changes})
+    )
 
 
-@pytest.mark.parametrize("changes", [{}, {"rope_fraction": 0.5, "head_dim": 8}, {"rope_base": 100}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"rope_fraction": 0.5, "head_dim": 8}, {"rope_base": 100}], ids=str
+)
 def test_with_rope_scores_depend_on_the_distance_alone(changes: dict[str, Any]) -> None:
-    """One query and one key at every position: score[t, s] is a function of t − s, and not a constant one."""
+    """One query and one key at every position: score[t, s] is a function of t − s, and not a
+    constant one.
+    """
     inside = rope(**changes)
     width = changes.get("head_dim", D // H)
-    q, k = (normal(1, 1, 1, width, seed=seed).expand(1, 1, T, width).contiguous() for seed in (1, 2))
+    q, k = (
+        normal(1, 1, 1, width, seed=seed).expand(1, 1, T, width).contiguous() for seed in (1, 2)
+    )
     turned_q, turned_k = inside.rotate(q, k)
     scores = (turned_q @ turned_k.transpose(2, 3))[0, 0]
     for distance in range(T):
@@ -139,8 +162,13 @@ def test_rope_turns_dimension_i_with_i_plus_half_by_its_own_angle() -> None:
         for i in range(width // 2):
             angle = t * 100 ** (-2 * i / width)
             a, b = x[0, 0, t, i].item(), x[0, 0, t, i + width // 2].item()
-            expected = (a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle))
-            assert (turned[t, i].item(), turned[t, i + width // 2].item()) == pytest.approx(expected, abs=1e-5)
+            expected = (
+                a * math.cos(angle) - b * math.sin(angle),
+                a * math.sin(angle) + b * math.cos(angle),
+            )
+            assert (turned[t, i].item(), turned[t, i + width // 2].item()) == pytest.approx(
+                expected, abs=1e-5
+            )
 
 
 def test_rope_of_half_a_head_leaves_the_other_half() -> None:
@@ -151,7 +179,20 @@ def test_rope_of_half_a_head_leaves_the_other_half() -> None:
 
 SLOPES = {
     8: [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256],
-    12: [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5],
+    12: [
+        2**-1,
+        2**-2,
+        2**-3,
+        2**-4,
+        2**-5,
+        2**-6,
+        2**-7,
+        2**-8,
+        2**-0.5,
+        2**-1.5,
+        2**-2.5,
+        2**-3.5,
+    ],
     16: [2 ** (-i / 2) for i in range(1, 17)],
 }
 """Press et al. 2022, section 3 for 8 and 16 heads; for 12 what their code gives."""

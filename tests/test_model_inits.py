@@ -35,26 +35,44 @@ ARMS = {
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(ARMS, 2)))
-def test_s1_arms_start_from_the_same_numbers_wherever_they_share_a_parameter(one: str, other: str) -> None:
+def test_s1_arms_start_from_the_same_numbers_wherever_they_share_a_parameter(
+    one: str, other: str
+) -> None:
     left, right = weights(**ARMS[one]), weights(**ARMS[other])
     common = [name for name in left if name in right and left[name].shape == right[name].shape]
-    assert {"token_embedding.weight", "blocks.2.attn.qkv.weight", "blocks.2.attn.proj.weight"} <= set(common)
+    assert {
+        "token_embedding.weight",
+        "blocks.2.attn.qkv.weight",
+        "blocks.2.attn.proj.weight",
+    } <= set(common)
     for name in common:
         assert torch.equal(left[name], right[name]), name
 
 
 @pytest.mark.parametrize("arm", model_zoo.NAMES)
-def test_s1_on_every_axis_what_an_arm_shares_with_another_differs_by_nothing_but_the_rules_scale(arm: str) -> None:
-    """A matrix is the draw of (seed, name, shape) times the scales that `init` and the placement give its pieces; a
-    vector is a constant of its kind. So two arms are equal wherever name, shape and scale are."""
+def test_s1_on_every_axis_what_an_arm_shares_with_another_differs_by_nothing_but_the_rules_scale(
+    arm: str,
+) -> None:
+    """A matrix is the draw of (seed, name, shape) times the scales that `init` and the placement
+    give its pieces; a vector is a constant of its kind. So two arms are equal wherever name, shape
+    and scale are.
+    """
     cfg = model_zoo.config(arm)
     model = build_model(cfg, seed=6)
     asked = dict(scales(model, cfg))
-    constants = {"bias": 0.0, "weight": 1.0, "offset": 0.0, "gamma": cfg.layerscale_init, "alpha": cfg.dyt_alpha}
+    constants = {
+        "bias": 0.0,
+        "weight": 1.0,
+        "offset": 0.0,
+        "gamma": cfg.layerscale_init,
+        "alpha": cfg.dyt_alpha,
+    }
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             rezero = ".join" in name and name.endswith(".alpha")
-            expected = torch.full_like(parameter, 0.0 if rezero else constants[name.rpartition(".")[2]])
+            expected = torch.full_like(
+                parameter, 0.0 if rezero else constants[name.rpartition(".")[2]]
+            )
         else:
             stds = torch.cat([torch.full((rows,), std) for rows, std in asked[name]])
             expected = draw(6, name, tuple(parameter.shape)) * stds[:, None]
@@ -99,7 +117,9 @@ def test_s71_building_neither_reads_nor_moves_the_global_generators() -> None:
 def test_gpt2s_rule_scales_every_residual_projection_down_and_nothing_else_whatever_the_block(
     activation: str, placement: str
 ) -> None:
-    measured = deviations(activation=activation, norm_placement=placement, tied=False, init_std=0.05)
+    measured = deviations(
+        activation=activation, norm_placement=placement, tied=False, init_std=0.05
+    )
     assert measured.keys() >= {"head", "token_embedding", "position_embedding", "blocks.0.mlp.up"}
     for name, std in measured.items():
         residual = name.endswith((".attn.proj", ".mlp.down"))
@@ -110,7 +130,15 @@ def test_gpt2s_rule_scales_every_residual_projection_down_and_nothing_else_whate
 SHRUNK = (".mlp.up", ".mlp.gate", ".mlp.down", ".attn.v", ".attn.proj")
 """DeepNorm's β is for these: Wang et al. 2022, figure 2."""
 D, M, KEYS = 96, 384, 48
-FANS = {"q": (D, D), "k": (D, KEYS), "v": (D, KEYS), "proj": (D, D), "up": (D, M), "gate": (D, M), "down": (M, D)}
+FANS = {
+    "q": (D, D),
+    "k": (D, KEYS),
+    "v": (D, KEYS),
+    "proj": (D, D),
+    "up": (D, M),
+    "gate": (D, M),
+    "down": (M, D),
+}
 """Inputs and outputs of the matrices, queries, keys and values one by one."""
 TABLE = 0.05
 RULES: dict[str, Callable[[str, int, int], float]] = {
@@ -118,7 +146,9 @@ RULES: dict[str, Callable[[str, int, int], float]] = {
     "xavier": lambda name, fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)),
     "fan_in": lambda name, fan_in, fan_out: 1 / math.sqrt(fan_in),
     "zero_out": lambda name, fan_in, fan_out: 0.0 if name in ("proj", "down") else TABLE,
-    "mup": lambda name, fan_in, fan_out: TABLE / math.sqrt(3) / (math.sqrt(6) if name in ("proj", "down") else 1),
+    "mup": lambda name, fan_in, fan_out: (
+        TABLE / math.sqrt(3) / (math.sqrt(6) if name in ("proj", "down") else 1)
+    ),
 }
 
 
@@ -129,7 +159,13 @@ def test_every_rule_gives_each_matrix_its_deviation_queries_keys_and_values_one_
 ) -> None:
     base = {"mup_base": 32} if init == "mup" else {}
     measured = deviations(
-        init=init, norm_placement=placement, activation="swiglu", tied=False, n_kv_head=2, init_std=TABLE, **base
+        init=init,
+        norm_placement=placement,
+        activation="swiglu",
+        tied=False,
+        n_kv_head=2,
+        init_std=TABLE,
+        **base,
     )
     for name, std in measured.items():
         piece = name.rpartition(".")[2]
@@ -139,14 +175,21 @@ def test_every_rule_gives_each_matrix_its_deviation_queries_keys_and_values_one_
 
 
 def deviations(**changes: Any) -> dict[str, float]:
-    """Standard deviations as drawn, of everything that is drawn, attention's one matrix in its three pieces."""
+    """Standard deviations as drawn, of everything that is drawn, attention's one matrix in its
+    three pieces.
+    """
     cfg = ModelConfig(**{**SMALL, "d_model": D, "vocab_size": 200, "context": 40, **changes})
     found: dict[str, torch.Tensor] = {}
     for name, tensor in build_model(cfg, seed=4).named_parameters():
         at = name.removesuffix(".weight")
         if at.endswith(".qkv"):
-            pieces = tensor.detach().split([cfg.n_head * cfg.d_head, *2 * [cfg.kv_heads * cfg.d_head]])
-            found |= {at.removesuffix("qkv") + piece: part for piece, part in zip("qkv", pieces, strict=True)}
+            pieces = tensor.detach().split(
+                [cfg.n_head * cfg.d_head, *2 * [cfg.kv_heads * cfg.d_head]]
+            )
+            found |= {
+                at.removesuffix("qkv") + piece: part
+                for piece, part in zip("qkv", pieces, strict=True)
+            }
         elif tensor.dim() == 2:
             found[at] = tensor.detach()
     assert all(abs(t.mean()) <= 5 * t.std() / math.sqrt(t.numel()) for t in found.values())
@@ -166,8 +209,12 @@ def test_s9_the_normal_distribution_is_not_truncated() -> None:
 
 
 def test_the_draws_stay_what_they_were() -> None:
-    """Golden numbers: if they must change, raise `numerics` of GPT. Last bits follow torch and the CPU's capability."""
-    assert draw(1, "head.weight", (2, 2)).flatten().tolist() == pytest.approx(GOLDEN_SMALL, rel=1e-5)
+    """Golden numbers: if they must change, raise `numerics` of GPT. Last bits follow torch and the
+    CPU's capability.
+    """
+    assert draw(1, "head.weight", (2, 2)).flatten().tolist() == pytest.approx(
+        GOLDEN_SMALL, rel=1e-5
+    )
     assert draw(1, "head.weight", (4, 8))[3, :4].tolist() == pytest.approx(GOLDEN, rel=1e-5)
     assert draw(1, "head.weight", (4,)).tolist() != pytest.approx(GOLDEN_SMALL, rel=1e-2)
 
@@ -176,7 +223,9 @@ def test_the_draws_are_the_same_with_1_and_2_threads() -> None:
     drawn = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        drawn.append([draw(3, "token_embedding.weight", shape) for shape in ((3,), (700, 300), (5, 7, 9))])
+        drawn.append(
+            [draw(3, "token_embedding.weight", shape) for shape in ((3,), (700, 300), (5, 7, 9))]
+        )
     assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
 
 

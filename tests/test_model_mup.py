@@ -1,4 +1,6 @@
-"""µP: initial weights, rates and scales such that what is right at one width is right at every other."""
+"""µP: initial weights, rates and scales such that what is right at one width is right at every
+other.
+"""
 
 import math
 from typing import Any
@@ -31,7 +33,9 @@ def step(model: GPT, optimizer: Any, tokens: Tensor) -> None:
 
 
 def change(cfg: ModelConfig) -> tuple[float, float]:
-    """How far three steps of Adam move the stream before the head, and the logits: root mean squares."""
+    """How far three steps of Adam move the stream before the head, and the logits: root mean
+    squares.
+    """
     model = build_model(cfg, seed=0)
     optimizer = make_optimizer(model, TrainConfig(lr=1e-2, weight_decay=0), lr_scales(model, cfg))
     tokens = torch.randint(V, (16, T + 1), generator=torch.Generator().manual_seed(5))
@@ -46,7 +50,9 @@ def change(cfg: ModelConfig) -> tuple[float, float]:
     before = state()
     for _ in range(3):
         step(model, optimizer, tokens)
-    stream, logits = (float((b - a).square().mean().sqrt()) for a, b in zip(before, state(), strict=True))
+    stream, logits = (
+        float((b - a).square().mean().sqrt()) for a, b in zip(before, state(), strict=True)
+    )
     return stream, logits
 
 
@@ -56,7 +62,11 @@ def slope(values: list[float]) -> float:
     return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
 
 
-SHAPES: list[dict[str, Any]] = [{"tied": True}, {"n_head": "by width"}, {"activation": "swiglu", "norm": "rmsnorm"}]
+SHAPES: list[dict[str, Any]] = [
+    {"tied": True},
+    {"n_head": "by width"},
+    {"activation": "swiglu", "norm": "rmsnorm"},
+]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +78,14 @@ def test_a_step_moves_stream_and_logits_alike_at_every_width_under_mup_and_more_
     """The coordinate check (Yang et al. 2022, appendix D)."""
 
     def slopes(init: str) -> list[float]:
-        shapes = [{**changes, **({"n_head": width // 16} if "n_head" in changes else {})} for width in WIDTHS]
-        moved = [change(config(width, init, **shape)) for width, shape in zip(WIDTHS, shapes, strict=True)]
+        shapes = [
+            {**changes, **({"n_head": width // 16} if "n_head" in changes else {})}
+            for width in WIDTHS
+        ]
+        moved = [
+            change(config(width, init, **shape))
+            for width, shape in zip(WIDTHS, shapes, strict=True)
+        ]
         return [slope(list(of_one)) for of_one in zip(*moved, strict=True)]
 
     assert all(abs(s) < 0.35 for s in slopes("mup"))
@@ -79,7 +95,9 @@ def test_a_step_moves_stream_and_logits_alike_at_every_width_under_mup_and_more_
 def test_at_its_base_width_mup_is_gpt2s_rule_but_for_the_scale_of_scores() -> None:
     tokens = torch.arange(T)[None]
     mup, gpt2 = config(64, "mup"), config(64, "gpt2")
-    own, same = (build_model(config(64, "mup", attn_scale=scale)) for scale in (None, 1 / math.sqrt(16)))
+    own, same = (
+        build_model(config(64, "mup", attn_scale=scale)) for scale in (None, 1 / math.sqrt(16))
+    )
     assert set(lr_scales(own, mup).values()) == {1.0}
     plain = build_model(gpt2)
     assert all(torch.equal(p, q) for p, q in zip(own.parameters(), plain.parameters(), strict=True))
@@ -89,8 +107,18 @@ def test_at_its_base_width_mup_is_gpt2s_rule_but_for_the_scale_of_scores() -> No
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_at_four_times_the_width_matrices_of_the_blocks_learn_at_a_quarter_and_nothing_else_does(tied: bool) -> None:
-    cfg = config(256, "mup", tied=tied, activation="swiglu", qk_norm="head", residual="layerscale", embedding_norm=True)
+def test_at_four_times_the_width_matrices_of_the_blocks_learn_at_a_quarter_and_nothing_else_does(
+    tied: bool,
+) -> None:
+    cfg = config(
+        256,
+        "mup",
+        tied=tied,
+        activation="swiglu",
+        qk_norm="head",
+        residual="layerscale",
+        embedding_norm=True,
+    )
     factors = lr_scales(build_model(cfg), cfg)
     quarter = {name for name, factor in factors.items() if factor == 0.25}
     matrices = [f"blocks.{i}.{m}.weight" for i in (0, 1) for m in ("attn.qkv", "attn.proj", *MLP)]
@@ -101,14 +129,18 @@ def test_at_four_times_the_width_matrices_of_the_blocks_learn_at_a_quarter_and_n
 MLP = ["mlp.up", "mlp.gate", "mlp.down"]
 
 
-def test_at_four_times_the_width_weights_inside_the_blocks_start_at_half_and_the_head_reads_a_quarter() -> None:
+def test_at_four_times_the_width_weights_inside_the_blocks_start_at_half_and_the_head_reads_a_quarter() -> (
+    None
+):
     wide, plain = build_model(config(256, "mup")), build_model(config(256, "gpt2"))
     for (name, own), theirs in zip(wide.named_parameters(), plain.parameters(), strict=True):
         halved = name.startswith("blocks.") and own.dim() == 2
         torch.testing.assert_close(own, theirs * (0.5 if halved else 1.0), msg=name)
     x = torch.randn(1, 3, 256, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(wide.unembed(x), plain.unembed(x) / 4)
-    assert wide.blocks[0].attn.scale == 1 / 64  # of heads as wide; 1/√64 grows too strong with the width
+    assert (
+        wide.blocks[0].attn.scale == 1 / 64
+    )  # of heads as wide; 1/√64 grows too strong with the width
 
 
 def test_mup_refuses_embeddings_that_grow_with_the_width() -> None:
@@ -149,10 +181,14 @@ def final_losses(width: int, init: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_the_best_rate_at_one_width_is_the_best_at_four_times_the_width_under_mup_and_too_high_without() -> None:
+def test_the_best_rate_at_one_width_is_the_best_at_four_times_the_width_under_mup_and_too_high_without() -> (
+    None
+):
     narrow, wide = final_losses(32, "mup"), final_losses(128, "mup")
     assert narrow.index(min(narrow)) == wide.index(min(wide)) == 2
-    assert all(more <= less + 0.01 for less, more in zip(narrow, wide, strict=True))  # wider is better at every rate
+    assert all(
+        more <= less + 0.01 for less, more in zip(narrow, wide, strict=True)
+    )  # wider is better at every rate
     narrow, wide = final_losses(32, "gpt2"), final_losses(128, "gpt2")
     assert wide.index(min(wide)) < narrow.index(min(narrow))
     assert wide[2] > narrow[2]  # at the narrow one's best rate the wide one is worse

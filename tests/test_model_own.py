@@ -1,4 +1,6 @@
-"""A user's own variant on every axis is as good a citizen as ours: built, counted, described, rehearsed, trained on."""
+"""A user's own variant on every axis is as good a citizen as ours: built, counted, described,
+rehearsed, trained on.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -221,7 +223,13 @@ class BareBlock(nn.Module):
 
 
 OWN = [
-    *[("activation", Cube), ("norm", MaxNorm), ("norm_placement", Halfway), ("residual", Gated), ("init", Wide)],
+    *[
+        ("activation", Cube),
+        ("norm", MaxNorm),
+        ("norm_placement", Halfway),
+        ("residual", Gated),
+        ("init", Wide),
+    ],
     *[("positions", Recent), ("attention", Halved)],
     *[("attention", Mean), ("positions", Clock), ("init", Flat), ("norm_placement", Bare)],
 ]
@@ -241,13 +249,18 @@ def test_there_is_an_example_for_every_axis() -> None:
 
 
 @pytest.mark.parametrize(("axis", "part"), OWN, ids=[part.__name__ for _, part in OWN])
-def test_an_own_variant_is_built_counted_described_rehearsed_and_watched(axis: str, part: Any, own: None) -> None:
+def test_an_own_variant_is_built_counted_described_rehearsed_and_watched(
+    axis: str, part: Any, own: None
+) -> None:
     cfg = ModelConfig(**{**SMALL, axis: part.__name__.lower()})
     rehearse(cfg, "arm mine")
     model, plain = build_model(cfg, 3), build_model(ModelConfig(**SMALL), 3)
     assert sum(p.numel() for p in model.parameters()) == accounting.total(cfg)
     described = describe(cfg, batch_size=2)
-    assert sum(row["parameters"] for row in described["rows"] if row["depth"] == 0) == described["total"]
+    assert (
+        sum(row["parameters"] for row in described["rows"] if row["depth"] == 0)
+        == described["total"]
+    )
     assert described["memory"]["activations"] > 0
     tokens, targets = some_tokens(2, 8), some_tokens(2, 8, seed=1)
     assert not torch.equal(model(tokens), plain(tokens))
@@ -270,7 +283,12 @@ def test_all_of_ones_own_go_together(own: None) -> None:
 
 
 def test_an_own_norm_stands_in_every_place(own: None) -> None:
-    everywhere = {"qk_norm": "head", "embedding_norm": True, "norm_placement": "sandwich", "n_kv_head": 2}
+    everywhere = {
+        "qk_norm": "head",
+        "embedding_norm": True,
+        "norm_placement": "sandwich",
+        "n_kv_head": 2,
+    }
     cfg = ModelConfig(**{**SMALL, "norm": "maxnorm", **everywhere})
     rehearse(cfg, "arm mine")
     assert accounting.parameters(cfg)["norms"] == (4 * 2 + 2) * 16

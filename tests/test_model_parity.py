@@ -1,5 +1,6 @@
-"""Independent implementations with the same random weights give the same numbers: Hugging Face's models, built from a
-configuration without any download."""
+"""Independent implementations with the same random weights give the same numbers: Hugging Face's
+models, built from a configuration without any download.
+"""
 
 from typing import Any
 
@@ -29,14 +30,20 @@ def assert_same(name: str, ours: GPT, theirs: Any, seed: int) -> None:
     assert set(found) == set(expected)
     for parameter, gradient in expected.items():
         torch.testing.assert_close(
-            found[parameter], gradient, atol=1e-5, rtol=1e-5, msg=lambda text, at=parameter: f"{at}: {text}"
+            found[parameter],
+            gradient,
+            atol=1e-5,
+            rtol=1e-5,
+            msg=lambda text, at=parameter: f"{at}: {text}",
         )
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("shape", ["wide", "odd"])
 @pytest.mark.parametrize("name", KINDS)
-def test_s10_logits_loss_and_gradients_are_those_of_transformers(name: str, shape: str, seed: int) -> None:
+def test_s10_logits_loss_and_gradients_are_those_of_transformers(
+    name: str, shape: str, seed: int
+) -> None:
     cfg = configured(name, shape)
     theirs = built(name, cfg, seed)
     ours = twin(name, theirs)
@@ -59,7 +66,10 @@ VARIATIONS = [
     ("gpt_neox", {"attn_bias": False, "proj_bias": False, "tied": False}),
     ("bloom", {"n_head": 3, "d_model": 15}),
     ("llama", {"bias": True, "tied": True}),
-    *(("llama", {"activation": gated}) for gated in ("geglu", "geglu_tanh", "reglu", "bilinear", "glu")),
+    *(
+        ("llama", {"activation": gated})
+        for gated in ("geglu", "geglu_tanh", "reglu", "bilinear", "glu")
+    ),
     ("qwen3", {"full_every": 2}),
     ("gemma2", {"full_every": None}),
     ("gemma2", {"window": None, "full_every": None, "attn_softcap": None, "logit_softcap": None}),

@@ -1,4 +1,6 @@
-"""What makes no sense is refused with the reason and how to mend it; two spellings of one model have one form."""
+"""What makes no sense is refused with the reason and how to mend it; two spellings of one model
+have one form.
+"""
 
 import json
 from typing import Any
@@ -11,9 +13,9 @@ from typer.testing import CliRunner
 from andrea.cli.app import app
 from andrea.config import RunConfig, build
 from andrea.errors import UserError
+from andrea.model.checks import normal_form
 from andrea.model.config import VARIANTS, ModelConfig, register
 from andrea.model.norms import LayerNorm
-from andrea.model.sense import normal_form
 from andrea.training.identity import NEUTRAL
 
 SMALL: dict[str, Any] = {"vocab_size": 13, "context": 8, "d_model": 16, "n_layer": 2, "n_head": 4}
@@ -27,33 +29,85 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"window": 1}, "window 1 shows a token itself alone.*make it larger"),
     ({"full_every": 2}, "full_every is read with a window only: set window"),
     ({"window": 2, "full_every": 3}, "full_every 3 of 2 blocks lets none attend to everything"),
-    ({"head_dim": 1, "qk_norm": "head"}, "qk_norm head would leave a head of width 1 nothing but its sign"),
+    (
+        {"head_dim": 1, "qk_norm": "head"},
+        "qk_norm head would leave a head of width 1 nothing but its sign",
+    ),
     ({"mlp_width": 9, "mlp_ratio": 3}, "mlp_width 9 leaves mlp_ratio 3 without effect: give one"),
     ({"mlp_width": 9, "mlp_multiple": 3}, "mlp_width 9 leaves mlp_multiple 3 without effect"),
-    ({"n_head": 8, "head_dim": 3, **ROPE}, "3 of 3 dimensions .* turn in pairs: change n_head, head_dim or rope_frac"),
+    (
+        {"n_head": 8, "head_dim": 3, **ROPE},
+        "3 of 3 dimensions .* turn in pairs: change n_head, head_dim or rope_frac",
+    ),
     ({**ROPE, "rope_fraction": 0.2}, "0 of 4 dimensions of a head would be rotated"),
-    ({**ROPE, "rope_fraction": 0.5, "rope_base": 50}, "2 dimensions of a head turn at one rate, whatever rope_base"),
-    ({"rope_base": 50}, "rope_base is read with positions rope only, and positions is learned: leave it out"),
+    (
+        {**ROPE, "rope_fraction": 0.5, "rope_base": 50},
+        "2 dimensions of a head turn at one rate, whatever rope_base",
+    ),
+    (
+        {"rope_base": 50},
+        "rope_base is read with positions rope only, and positions is learned: leave it out",
+    ),
     ({"rope_fraction": 0.5, "positions": "alibi"}, "rope_fraction .* and positions is alibi"),
     ({"dyt_alpha": 0.7}, "dyt_alpha is read with norm dyt only, and norm is layernorm"),
-    ({"norm": "dyt", "norm_eps": 0.1}, "norm_eps is read with norm layernorm, rmsnorm.*, and norm is dyt"),
+    (
+        {"norm": "dyt", "norm_eps": 0.1},
+        "norm_eps is read with norm layernorm, rmsnorm.*, and norm is dyt",
+    ),
     ({"norm": "rmsnorm", "norm_bias": False}, "norm_bias is read with norm layernorm, dyt only"),
     ({"norm_affine": False, "norm_bias": True}, "norm_bias is read with norm_affine only"),
     ({"norm_affine": False, "norm_bias": False}, "norm_bias is read with norm_affine only"),
-    ({"layerscale_init": 0.2}, "layerscale_init is read with residual layerscale only, and residual is on"),
-    ({"mup_base": 64}, "mup_base is read with init mup only, and init is gpt2"),
-    ({**NO_NORM, "norm_affine": False}, "norm_affine is read .* and no norm stands anywhere: leave it out"),
-    ({**NO_NORM, "norm": "rmsnorm"}, "norm rmsnorm: no norm stands anywhere; choose another norm_placement"),
-    ({"norm": "identity", "qk_norm": "head"}, "qk_norm would normalize nothing: choose another norm"),
-    ({"norm": "identity", "final_norm": True, "embedding_norm": True}, "embedding_norm and final_norm would normalize"),
-    ({"norm": "identity", "norm_placement": "post"}, "there is no norm for norm_placement post to place: leave"),
-    ({"norm": "identity", "norm_placement": "deepnorm"}, "no norm for norm_placement deepnorm to place"),
-    ({"norm_placement": "deepnorm", "residual": "off"}, "scales the residual itself, which residual off contradicts"),
-    ({"init": "zero_out", "residual": "rezero"}, "init zero_out: with residual rezero too.*no block ever learns"),
-    ({"init": "zero_out", "residual": "off"}, "init zero_out: without a residual every block puts out 0"),
     (
-        {"bias": False, "attn_bias": True, "proj_bias": True, "mlp_bias": False, "norm_bias": False},
-        "bias has no part left: attn_bias, proj_bias, mlp_bias, norm_bias are set; leave bias or one of them out",
+        {"layerscale_init": 0.2},
+        "layerscale_init is read with residual layerscale only, and residual is on",
+    ),
+    ({"mup_base": 64}, "mup_base is read with init mup only, and init is gpt2"),
+    (
+        {**NO_NORM, "norm_affine": False},
+        "norm_affine is read .* and no norm stands anywhere: leave it out",
+    ),
+    (
+        {**NO_NORM, "norm": "rmsnorm"},
+        "norm rmsnorm: no norm stands anywhere; choose another norm_placement",
+    ),
+    (
+        {"norm": "identity", "qk_norm": "head"},
+        "qk_norm would normalize nothing: choose another norm",
+    ),
+    (
+        {"norm": "identity", "final_norm": True, "embedding_norm": True},
+        "embedding_norm and final_norm would normalize",
+    ),
+    (
+        {"norm": "identity", "norm_placement": "post"},
+        "there is no norm for norm_placement post to place: leave",
+    ),
+    (
+        {"norm": "identity", "norm_placement": "deepnorm"},
+        "no norm for norm_placement deepnorm to place",
+    ),
+    (
+        {"norm_placement": "deepnorm", "residual": "off"},
+        "scales the residual itself, which residual off contradicts",
+    ),
+    (
+        {"init": "zero_out", "residual": "rezero"},
+        "init zero_out: with residual rezero too.*no block ever learns",
+    ),
+    (
+        {"init": "zero_out", "residual": "off"},
+        "init zero_out: without a residual every block puts out 0",
+    ),
+    (
+        {
+            "bias": False,
+            "attn_bias": True,
+            "proj_bias": True,
+            "mlp_bias": False,
+            "norm_bias": False,
+        },
+        "bias has no part left: attn_bias, proj_bias, mlp_bias, norm_bias are set; leave bias or "
+        "one of them out",
     ),
     (
         {"bias": False, "norm": "rmsnorm", "attn_bias": True, "proj_bias": True, "mlp_bias": False},
@@ -63,7 +117,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"dropout": 0.1, "dropout_embedding": 0, "dropout_attention": 0, "dropout_residual": 0.2},
         "dropout has no part left",
     ),
-    ({"context": 1, "attn_softcap": 3}, "attn_softcap does nothing in a context of 1: leave it out"),
+    (
+        {"context": 1, "attn_softcap": 3},
+        "attn_softcap does nothing in a context of 1: leave it out",
+    ),
     ({"context": 1, **ROPE}, "positions rope tells nothing in a context of 1"),
     ({"embedding_scale": True}, "embedding_scale: a number above 0 or sqrt_d, not True"),
     ({"embedding_scale": "sqrt"}, "embedding_scale: a number above 0 or sqrt_d, not 'sqrt'"),
@@ -79,17 +136,42 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"positions": "rotary"}, "unknown positions 'rotary'; .*rope"),
 ]
 SPELLINGS: list[list[dict[str, Any]]] = [
-    [{}, {"n_kv_head": 4}, {"head_dim": 4}, {"mlp_width": 64}, {"mlp_ratio": 4.01}, {"final_norm": True}],
-    [{}, {"attn_scale": 0.5}, {"attn_bias": True, "norm_bias": True}, {"dropout_residual": 0.0}, {"mlp_multiple": 32}],
+    [
+        {},
+        {"n_kv_head": 4},
+        {"head_dim": 4},
+        {"mlp_width": 64},
+        {"mlp_ratio": 4.01},
+        {"final_norm": True},
+    ],
+    [
+        {},
+        {"attn_scale": 0.5},
+        {"attn_bias": True, "norm_bias": True},
+        {"dropout_residual": 0.0},
+        {"mlp_multiple": 32},
+    ],
     [{"embedding_scale": "sqrt_d"}, {"embedding_scale": 4}, {"embedding_scale": 4.0}],
-    [{"bias": False}, {"attn_bias": False, "proj_bias": False, "mlp_bias": False, "norm_bias": False}],
-    [{"bias": False, "attn_bias": True}, {"proj_bias": False, "mlp_bias": False, "norm_bias": False}],
+    [
+        {"bias": False},
+        {"attn_bias": False, "proj_bias": False, "mlp_bias": False, "norm_bias": False},
+    ],
+    [
+        {"bias": False, "attn_bias": True},
+        {"proj_bias": False, "mlp_bias": False, "norm_bias": False},
+    ],
     [
         {"bias": False, "norm": "rmsnorm"},
         {"attn_bias": False, "proj_bias": False, "mlp_bias": False, "norm": "rmsnorm"},
     ],
-    [{"dropout": 0.1}, {"dropout_embedding": 0.1, "dropout_attention": 0.1, "dropout_residual": 0.1}],
-    [{"dropout": 0.1, "dropout_residual": 0.0}, {"dropout_embedding": 0.1, "dropout_attention": 0.1}],
+    [
+        {"dropout": 0.1},
+        {"dropout_embedding": 0.1, "dropout_attention": 0.1, "dropout_residual": 0.1},
+    ],
+    [
+        {"dropout": 0.1, "dropout_residual": 0.0},
+        {"dropout_embedding": 0.1, "dropout_attention": 0.1},
+    ],
     [{**ROPE, "head_dim": 8, "rope_fraction": 0.5}, {**ROPE, "head_dim": 8, "rope_fraction": 0.51}],
     [{"n_head": 1, "qk_norm": "full"}, {"n_head": 1, "qk_norm": "head"}],
     [{"norm": "identity"}, {"norm": "identity", "final_norm": False}, NO_NORM],
@@ -103,7 +185,9 @@ SPELLINGS: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "reason"), REFUSED, ids=[" ".join(map(str, s)) for s, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("settings", "reason"), REFUSED, ids=[" ".join(map(str, s)) for s, _ in REFUSED]
+)
 def test_what_makes_no_sense_is_refused_with_the_reason_and_how_to_mend_it(
     settings: dict[str, Any], reason: str
 ) -> None:
@@ -113,11 +197,24 @@ def test_what_makes_no_sense_is_refused_with_the_reason_and_how_to_mend_it(
 
 
 def test_the_command_says_all_faults_in_one_line_and_ends_with_2() -> None:
-    settings = ["rope_base=5", "window=99", "dyt_alpha=2", "n_kv_head=3", "init=zero_out", "residual=off"]
+    settings = [
+        "rope_base=5",
+        "window=99",
+        "dyt_alpha=2",
+        "n_kv_head=3",
+        "init=zero_out",
+        "residual=off",
+    ]
     arguments = [part for setting in settings for part in ("--set", f"model.{setting}")]
     result = CliRunner().invoke(app, ["model", "show", "tiny", *arguments], prog_name="andrea")
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
-    for fragment in ("rope_base is read", "window 99 hides nothing", "dyt_alpha is read", "n_kv_head 3", "puts out 0"):
+    for fragment in (
+        "rope_base is read",
+        "window 99 hides nothing",
+        "dyt_alpha is read",
+        "n_kv_head 3",
+        "puts out 0",
+    ):
         assert fragment in result.stderr
 
 
@@ -147,13 +244,37 @@ def test_a_form_is_a_model_again_and_its_own_form() -> None:
     for cfg in valid_models(200, 5):
         form = normal_form(cfg)
         assert (
-            normal_form(ModelConfig(**{k: v for k, v in form.items() if k != "mlp_dim"}, mlp_width=cfg.mlp_dim)) == form
+            normal_form(
+                ModelConfig(
+                    **{k: v for k, v in form.items() if k != "mlp_dim"}, mlp_width=cfg.mlp_dim
+                )
+            )
+            == form
         )
 
 
 def test_every_later_field_at_its_default_is_left_out_of_a_runs_name() -> None:
-    first = {"vocab_size", "context", "d_model", "n_layer", "norm_placement", "norm", "norm_affine", "norm_eps"}
-    first |= {"final_norm", "activation", "mlp_ratio", "n_head", "tied", "bias", "dropout", "init", "init_std"}
+    first = {
+        "vocab_size",
+        "context",
+        "d_model",
+        "n_layer",
+        "norm_placement",
+        "norm",
+        "norm_affine",
+        "norm_eps",
+    }
+    first |= {
+        "final_norm",
+        "activation",
+        "mlp_ratio",
+        "n_head",
+        "tied",
+        "bias",
+        "dropout",
+        "init",
+        "init_std",
+    }
     for name, field in ModelConfig.model_fields.items():
         assert name in first or NEUTRAL[f"model.{name}"] == field.default, name
 
@@ -164,7 +285,9 @@ class Reader(LayerNorm):
     reads = ("norm_affine", "norm_bias", "norm_eps", "dyt_alpha")
 
 
-def test_a_users_own_part_may_read_what_the_shipped_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_part_may_read_what_the_shipped_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(VARIANTS, "norm", dict(VARIANTS["norm"]))
     register("norm", "reader", f"{__name__}:Reader")
     assert ModelConfig(norm="reader", dyt_alpha=0.9, rope_base=5).dyt_alpha == 0.9
@@ -176,6 +299,9 @@ def test_the_json_schema_knows_every_field_and_what_it_takes() -> None:
     schema = RunConfig.model_json_schema()["$defs"]["ModelConfig"]["properties"]
     assert schema.keys() == ModelConfig.model_fields.keys()
     assert {"const": "sqrt_d", "type": "string"} in schema["embedding_scale"]["anyOf"]
-    shipped = {axis: [n for n, to in names.items() if to.startswith("andrea.")] for axis, names in VARIANTS.items()}
+    shipped = {
+        axis: [n for n, to in names.items() if to.startswith("andrea.")]
+        for axis, names in VARIANTS.items()
+    }
     assert all(schema[axis]["examples"] == names for axis, names in shipped.items())
     assert all(field["description"] for field in schema.values())

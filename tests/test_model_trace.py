@@ -1,4 +1,6 @@
-"""A traced token's numbers against the same model computed by hand, for every placement and every residual."""
+"""A traced token's numbers against the same model computed by hand, for every placement and every
+residual.
+"""
 
 from dataclasses import asdict
 from itertools import product
@@ -37,7 +39,9 @@ def model_of(placement: str = "pre", residual: str = "on", seed: int = 3, **chan
 
 
 def by_hand(model: GPT) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """The stream [T, C] before the first block and after every block; what every sublayer started from, read, added."""
+    """The stream [T, C] before the first block and after every block; what every sublayer started
+    from, read, added.
+    """
     cfg = model.config
     x = model.embed(TEXT[None])
     streams, parts = [x[0]], []
@@ -60,7 +64,9 @@ def by_hand(model: GPT) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
                 "scaled": lambda f, join=join: f / (2 * cfg.n_layer) ** 0.5,
             }.get(cfg.residual, lambda f: f)(branch)
             # Beside attention the MLP has nothing left to replace.
-            replaced = cfg.residual == "off" and not (i == 2 and cfg.norm_placement.startswith("parallel"))
+            replaced = cfg.residual == "off" and not (
+                i == 2 and cfg.norm_placement.startswith("parallel")
+            )
             weight = (2 * cfg.n_layer) ** 0.25 if cfg.norm_placement == "deepnorm" else 1.0
             after = branch if replaced else weight * x + branch
             after = norm(after) if cfg.norm_placement in ON_THE_STREAM else after
@@ -93,7 +99,9 @@ def test_what_is_traced_is_what_the_layers_computed_by_hand(placement: str, resi
         cosine = float(at["source"] @ at["added"]) / norm(at["source"]) / norm(at["added"])
         assert step.cosine == pytest.approx(cosine, abs=1e-10)
         assert step.share == pytest.approx(float(at["added"] @ way / (way @ way)), abs=1e-10)
-    assert [(step.block, step.sublayer) for step in found.steps] == list(product((1, 2, 3), ("attn", "mlp")))
+    assert [(step.block, step.sublayer) for step in found.steps] == list(
+        product((1, 2, 3), ("attn", "mlp"))
+    )
     assert sum(step.share + step.moved_share for step in found.steps) == pytest.approx(1, abs=1e-10)
     assert found.stream == pytest.approx(norm(streams[-1][place]), rel=1e-10)
 
@@ -119,7 +127,9 @@ def test_embedding_and_branches_add_up_to_the_last_stream_where_no_norm_stands_o
 def test_without_skips_a_branch_removes_the_whole_stream() -> None:
     found = trace(model_of("pre", "off"), TEXT, 4)
     for step in found.steps:
-        assert step.moved == pytest.approx(step.before, rel=1e-10) and step.added == pytest.approx(step.after)
+        assert step.moved == pytest.approx(step.before, rel=1e-10) and step.added == pytest.approx(
+            step.after
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,15 +137,23 @@ def test_without_skips_a_branch_removes_the_whole_stream() -> None:
     [
         {"positions": "rope", "n_kv_head": 1, "qk_norm": "head"},
         {"positions": "alibi", "window": 3, "embedding_norm": True, "norm": "rmsnorm"},
-        {"positions": "sinusoidal", "embedding_scale": "sqrt_d", "tied": False, "logit_softcap": 5.0},
+        {
+            "positions": "sinusoidal",
+            "embedding_scale": "sqrt_d",
+            "tied": False,
+            "logit_softcap": 5.0,
+        },
         {"norm_placement": "none", "init": "mup", "mup_base": 6},
     ],
     ids=["gqa", "window", "untied", "mup"],
 )
 @torch.no_grad()
-def test_the_lens_is_the_head_at_every_depth_and_at_the_last_the_models_own_answer(changes: dict[str, Any]) -> None:
+def test_the_lens_is_the_head_at_every_depth_and_at_the_last_the_models_own_answer(
+    changes: dict[str, Any],
+) -> None:
     model = model_of(
-        changes.get("norm_placement", "pre"), **{k: v for k, v in changes.items() if k != "norm_placement"}
+        changes.get("norm_placement", "pre"),
+        **{k: v for k, v in changes.items() if k != "norm_placement"},
     )
     found = trace(model, TEXT, 5, top=17)
     logits = model(TEXT[None])[0, 5]
@@ -144,11 +162,15 @@ def test_the_lens_is_the_head_at_every_depth_and_at_the_last_the_models_own_answ
         expected = model.unembed(stream[None])[0, 5].softmax(-1)
         told = {guess.token: guess.probability for guess in depth.guesses}
         assert [told[token] for token in range(17)] == pytest.approx(expected.tolist(), abs=1e-10)
-        assert [guess.token for guess in depth.guesses] == expected.argsort(descending=True).tolist()
+        assert [guess.token for guess in depth.guesses] == expected.argsort(
+            descending=True
+        ).tolist()
         assert depth.probability == pytest.approx(float(expected[TEXT[6]]), abs=1e-10)
         assert depth.guesses[depth.rank - 1].token == TEXT[6] == found.target
     assert found.lens[-1].guesses[0].token == int(logits.argmax())
-    assert found.lens[-1].guesses[0].probability == pytest.approx(float(logits.softmax(-1).max()), abs=1e-10)
+    assert found.lens[-1].guesses[0].probability == pytest.approx(
+        float(logits.softmax(-1).max()), abs=1e-10
+    )
     assert (found.normed is None) == (not model.config.has_final_norm)
 
 
@@ -204,7 +226,9 @@ def test_a_block_that_does_not_say_its_stages_is_one_step(monkeypatch: pytest.Mo
         model = GPT(ModelConfig(**{**SMALL, "norm_placement": "alone"})).double()
     found = trace(model, TEXT, 5)
     assert [step.sublayer for step in found.steps] == ["block"] * 3
-    assert all(step.read is None and step.moved == 0 and step.added == step.change for step in found.steps)
+    assert all(
+        step.read is None and step.moved == 0 and step.added == step.change for step in found.steps
+    )
 
 
 def deep(**changes: Any) -> Trace:
@@ -214,7 +238,9 @@ def deep(**changes: Any) -> Trace:
 
 
 def test_a_fresh_models_branches_are_small_and_smaller_by_the_depth_than_unscaled_ones() -> None:
-    """GPT-2's residual projections start 1/√(2L) smaller; at its 0.02 a branch is a fraction of the stream."""
+    """GPT-2's residual projections start 1/√(2L) smaller; at its 0.02 a branch is a fraction of the
+    stream.
+    """
     found = deep()
     assert all(step.added < 0.35 * step.before for step in found.steps)
     unscaled = deep(residual="scaled")
@@ -223,7 +249,9 @@ def test_a_fresh_models_branches_are_small_and_smaller_by_the_depth_than_unscale
     assert plain[0] / scaled[0] == pytest.approx(24**0.5, rel=0.01)
 
 
-@pytest.mark.parametrize("changes", [{"init": "zero_out"}, {"residual": "rezero"}], ids=["zero_out", "rezero"])
+@pytest.mark.parametrize(
+    "changes", [{"init": "zero_out"}, {"residual": "rezero"}], ids=["zero_out", "rezero"]
+)
 def test_zeroed_branches_make_every_block_the_identity_exactly(changes: dict[str, Any]) -> None:
     found = deep(**changes)
     assert all(step.added == step.change == step.moved == 0 for step in found.steps)
@@ -234,4 +262,6 @@ def test_zeroed_branches_make_every_block_the_identity_exactly(changes: dict[str
 
 def test_a_trace_is_plain_data() -> None:
     found = asdict(trace(model_of(), TEXT, 3))
-    assert isinstance(found["steps"][0], dict) and isinstance(found["lens"][0]["guesses"][0]["probability"], float)
+    assert isinstance(found["steps"][0], dict) and isinstance(
+        found["lens"][0]["guesses"][0]["probability"], float
+    )

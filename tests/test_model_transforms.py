@@ -1,4 +1,6 @@
-"""What torch does to a model: compile it, stack it, differentiate, save and load it. Every kind of model bears it."""
+"""What torch does to a model: compile it, stack it, differentiate, save and load it. Every kind of
+model bears it.
+"""
 
 import copy
 import io
@@ -21,7 +23,9 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(nam
     stacked, buffers = stack_module_state(replicas)  # type: ignore[arg-type]
     skeleton = copy.deepcopy(replicas[0]).to("meta")
 
-    losses = vmap(lambda p, b, x, y: functional_call(skeleton, (p, b), (x, y)))(stacked, buffers, tokens, targets)
+    losses = vmap(lambda p, b, x, y: functional_call(skeleton, (p, b), (x, y)))(
+        stacked, buffers, tokens, targets
+    )
     losses.sum().backward()
     for index, built in enumerate(replicas):
         solo = built(tokens[index], targets[index])
@@ -33,12 +37,16 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(nam
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
-    built = model(name, context=5, vocab_size=5).double().eval()  # in training, the z-loss is not in the value
+    built = (
+        model(name, context=5, vocab_size=5).double().eval()
+    )  # in training, the z-loss is not in the value
     tokens, targets = some_tokens(2, 4, vocab_size=5), some_tokens(2, 4, seed=1, vocab_size=5)
     names = [name for name, _ in built.named_parameters()]
 
     def loss(*weights: Tensor) -> Tensor:
-        output: Tensor = functional_call(built, dict(zip(names, weights, strict=True)), (tokens, targets))
+        output: Tensor = functional_call(
+            built, dict(zip(names, weights, strict=True)), (tokens, targets)
+        )
         return output
 
     weights = [p.detach().requires_grad_() for p in built.parameters()]
@@ -46,24 +54,39 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 
 
 def test_each_gradient_by_itself_is_that_of_finite_differences() -> None:
-    small = {"vocab_size": 5, "context": 4, "d_model": 4, "n_layer": 2, "n_head": 2, "head_dim": 2, "mlp_ratio": 1.5}
+    small = {
+        "vocab_size": 5,
+        "context": 4,
+        "d_model": 4,
+        "n_layer": 2,
+        "n_head": 2,
+        "head_dim": 2,
+        "mlp_ratio": 1.5,
+    }
     built = model("gemma-2", **small).double().eval()
     tokens, targets = some_tokens(2, 4, vocab_size=5), some_tokens(2, 4, seed=1, vocab_size=5)
     names = [name for name, _ in built.named_parameters()]
     weights = [p.detach().requires_grad_() for p in built.parameters()]
     assert torch.autograd.gradcheck(
-        lambda *values: functional_call(built, dict(zip(names, values, strict=True)), (tokens, targets)), weights
+        lambda *values: functional_call(
+            built, dict(zip(names, values, strict=True)), (tokens, targets)
+        ),
+        weights,
     )
 
 
 def tied_as_asked(built: GPT) -> bool:
     same = built.head.weight is built.token_embedding.weight
-    return same is built.config.tied and ("head.weight" in dict(built.named_parameters())) is not same
+    return (
+        same is built.config.tied and ("head.weight" in dict(built.named_parameters())) is not same
+    )
 
 
 @pytest.mark.parametrize("name", [*KNOWN, "untied", "bias of the head", "bias of an untied head"])
 @pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
-def test_s8_a_tied_head_shares_its_storage_after_every_way_of_loading(name: str, assign: bool) -> None:
+def test_s8_a_tied_head_shares_its_storage_after_every_way_of_loading(
+    name: str, assign: bool
+) -> None:
     source = model(name, seed=5)
     file = io.BytesIO()
     torch.save(source.state_dict(), file)
@@ -73,7 +96,9 @@ def test_s8_a_tied_head_shares_its_storage_after_every_way_of_loading(name: str,
     tokens = some_tokens(2, 8)
     assert torch.equal(loaded(tokens), source(tokens))
     assert (
-        tied_as_asked(loaded) and tied_as_asked(copy.deepcopy(loaded)) and tied_as_asked(copy.deepcopy(loaded).double())
+        tied_as_asked(loaded)
+        and tied_as_asked(copy.deepcopy(loaded))
+        and tied_as_asked(copy.deepcopy(loaded).double())
     )
     assert tied_as_asked(copy.deepcopy(loaded).to("meta").to_empty(device="cpu"))
 
@@ -92,7 +117,9 @@ def same_when_compiled(name: str, backend: str) -> None:
     loss, expected = compiled(tokens, tokens), built(tokens, tokens)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
     gradients = torch.autograd.grad(loss.sum(), list(built.parameters()))
-    for found, other in zip(gradients, torch.autograd.grad(expected.sum(), list(built.parameters())), strict=True):
+    for found, other in zip(
+        gradients, torch.autograd.grad(expected.sum(), list(built.parameters())), strict=True
+    ):
         torch.testing.assert_close(found, other, atol=1e-4, rtol=1e-3)
 
 

@@ -1,4 +1,6 @@
-"""What is not matched: everything beside the factor in which an arm differs, and nothing that was asked to differ."""
+"""What is not matched: everything beside the factor in which an arm differs, and nothing that was
+asked to differ.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ import pytest
 from analysis_store import Writer, finished, swept
 
 from andrea.analysis.load import load
-from andrea.analysis.notmatched import ROW, Row, rows
+from andrea.analysis.tables.not_matched import ROW, Row, rows
 
 
 def by_what(writer: Writer, arm: str = "post") -> dict[str, Row]:
@@ -29,9 +31,14 @@ def change(writer: Writer, arm: str, section: str | None = None, **told: Any) ->
 def speeds(writer: Writer, ratio: float, low: float, high: float) -> None:
     """speed.json of two arms whose steps have 512 tokens; the baseline's take 10 ms."""
     steps = {"pre": 0.01, "post": 0.01 * ratio}
-    arms = {arm: {"step_s": step, "tokens_per_s": 512 / step, "rounds": 20} for arm, step in steps.items()}
+    arms = {
+        arm: {"step_s": step, "tokens_per_s": 512 / step, "rounds": 20}
+        for arm, step in steps.items()
+    }
     told = {"post": {"ratio": ratio, "low": low, "high": high}}
-    writer.folder.write("speed.json", {"format": 1, "device": "x86_64", "arms": arms, "ratio": told})
+    writer.folder.write(
+        "speed.json", {"format": 1, "device": "x86_64", "arms": arms, "ratio": told}
+    )
 
 
 def test_counts_rates_and_what_failed_while_tuning(tmp_path: Path) -> None:
@@ -43,7 +50,9 @@ def test_counts_rates_and_what_failed_while_tuning(tmp_path: Path) -> None:
     assert found["parameters: norms"]["deviation"] == pytest.approx(-96 / 1248)
     assert found["learning rate"]["unit"] == "rate" and found["learning rate"]["deviation"] < 0
     good = found["tuning runs that were good"]
-    assert (good["baseline"], good["arm_value"]) == (7, 5) and good["note"] == "diverged or stalled at 0.01, 0.0316"
+    assert (good["baseline"], good["arm_value"]) == (7, 5) and good[
+        "note"
+    ] == "diverged or stalled at 0.01, 0.0316"
     assert found.keys() == {
         "parameters",
         "parameters: norms",
@@ -80,7 +89,9 @@ def test_the_centre_of_the_grid_flops_and_memory(tmp_path: Path) -> None:
     assert "peak memory" not in found and "learning rate" not in found  # nothing has run
 
 
-def test_memory_and_unique_tokens_of_the_replicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_unique_tokens_of_the_replicates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = Writer._result
 
     def result(self: Writer, run: dict[str, Any], *rest: Any) -> dict[str, Any]:
@@ -94,15 +105,22 @@ def test_memory_and_unique_tokens_of_the_replicates(tmp_path: Path, monkeypatch:
     found = by_what(finished(tmp_path))
     assert found["peak memory"]["deviation"] == pytest.approx(100 / 310)
     assert found["peak memory"]["note"] == "median of 5 replicates; ranges do not overlap"
-    assert found["unique tokens trained"]["baseline"] - found["unique tokens trained"]["arm_value"] == 804
+    assert (
+        found["unique tokens trained"]["baseline"] - found["unique tokens trained"]["arm_value"]
+        == 804
+    )
     assert "tokens trained" not in found
 
 
-def test_resident_memory_that_differs_by_its_noise_is_matched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_memory_that_differs_by_its_noise_is_matched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = Writer._result
 
     def result(self: Writer, run: dict[str, Any], *rest: Any) -> dict[str, Any]:
-        return written(self, run, *rest) | {"peak_memory_bytes": 310_000_000 + 3_000_000 * (run["arm"] == "post")}
+        return written(self, run, *rest) | {
+            "peak_memory_bytes": 310_000_000 + 3_000_000 * (run["arm"] == "post")
+        }
 
     monkeypatch.setattr(Writer, "_result", result)
     assert "peak memory" not in by_what(finished(tmp_path))

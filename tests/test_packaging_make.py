@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    return subprocess.run(["make", "-C", str(ROOT), *arguments], capture_output=True, text=True, env=env)
+    return subprocess.run(
+        ["make", "-C", str(ROOT), *arguments], capture_output=True, text=True, env=env
+    )
 
 
 @pytest.fixture
@@ -44,13 +46,17 @@ def test_changed_dependencies_are_installed(venv: Path, changed: str) -> None:
 
 
 def test_torch_is_installed_first_and_its_arguments_are_handed_to_pip(tmp_path: Path) -> None:
-    plan = make("-n", "ablation", f"VENV={tmp_path}/none", "TORCH_ARGS=--index-url URL", "ARGS=--seeds 3").stdout
+    plan = make(
+        "-n", "ablation", f"VENV={tmp_path}/none", "TORCH_ARGS=--index-url URL", "ARGS=--seeds 3"
+    ).stdout
     steps = [line for line in plan.splitlines() if "pip" in line and "install" in line]
     assert "--index-url URL" in steps[0]
     assert "^torch==" in steps[0]
     assert "install -e . -c constraints.txt" in steps[1]
     assert "andrea ablate norm-placement --seeds 3" in plan
-    assert f'echo ". {tmp_path}/none/bin/activate gives you the andrea command"' in plan.splitlines()
+    assert (
+        f'echo ". {tmp_path}/none/bin/activate gives you the andrea command"' in plan.splitlines()
+    )
 
 
 def test_a_missing_python_is_one_clear_line(tmp_path: Path) -> None:
@@ -70,10 +76,14 @@ def test_every_pinned_version_satisfies_the_ranges() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         wanted = Requirement(text)
-        if wanted.name == "nvidia-cuda-nvrtc":  # a CUDA build of torch asks for one version of it, its own
+        if (
+            wanted.name == "nvidia-cuda-nvrtc"
+        ):  # a CUDA build of torch asks for one version of it, its own
             continue
         pinned = pins[canonicalize_name(wanted.name)]
-        assert wanted.specifier.contains(pinned, prereleases=True), f"{text}, but constraints.txt has {pinned}"
+        assert wanted.specifier.contains(pinned, prereleases=True), (
+            f"{text}, but constraints.txt has {pinned}"
+        )
 
 
 def test_ci_runs_what_a_developer_runs() -> None:
@@ -95,12 +105,27 @@ def test_that_needs_what_is_not_there():
 
 
 @pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0), ("false", 0)])
-def test_in_ci_a_skipped_test_is_a_failure_and_is_named(tmp_path: Path, ci: str, status: int) -> None:
+def test_in_ci_a_skipped_test_is_a_failure_and_is_named(
+    tmp_path: Path, ci: str, status: int
+) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_some.py").write_text(SKIPPING)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        ".",
+    ]
     env = {**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
     assert answer.returncode == status, answer.stdout
-    assert ("SKIPPED IN CI test_some.py::test_that_needs_what_is_not_there" in answer.stdout) == (status == 1)
+    assert ("SKIPPED IN CI test_some.py::test_that_needs_what_is_not_there" in answer.stdout) == (
+        status == 1
+    )
     assert answer.stdout.strip().splitlines()[-1].startswith("1 passed, 1 skipped")

@@ -1,4 +1,6 @@
-"""The page in a real browser: drawn, quiet, offline, usable by hand, by key and by ear, on a phone and in the dark."""
+"""The page in a real browser: drawn, quiet, offline, usable by hand, by key and by ear, on a phone
+and in the dark.
+"""
 
 import json
 import time
@@ -9,8 +11,8 @@ import pytest
 from analysis_store import Writer, swept
 from browser import Browser, Page
 
-from andrea.analysis.build import Job, make_report
-from andrea.analysis.text import verdict_table
+from andrea.analysis.formats.build import Job, make_report
+from andrea.cli.show.verdict_table import verdict_table
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.slow
@@ -50,7 +52,9 @@ CONTRAST = """(() => {
 def labelled(root: Path, labels: dict[str, str], **asked: Any) -> Writer:
     """A judged ablation whose arms have these labels; the second stalls at one seed."""
     writer = Writer(root, arms=tuple(labels), **asked)
-    writer.asked["arms"] = {a: {"label": label, "set": {"model.norm_placement": a}} for a, label in labels.items()}
+    writer.asked["arms"] = {
+        a: {"label": label, "set": {"model.norm_placement": a}} for a, label in labels.items()
+    }
     writer.save()
     writer.tune()
     _, second, *others = labels
@@ -85,13 +89,17 @@ def test_s45_the_page_draws_its_figures_offline_and_quietly(browser: Browser, re
         untroubled(page)
         assert page.evaluate("document.querySelectorAll('.plot.vega-embed svg').length") >= 7
         shown = page.evaluate(CONTRAST)
-        assert shown["paper"] > 0.9 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
+        assert (
+            shown["paper"] > 0.9 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
+        )
 
 
 def test_in_the_dark_the_page_and_its_figures_can_be_read(browser: Browser, report: Path) -> None:
     with browser.page(report, dark=True) as page:
         shown = page.evaluate(CONTRAST)
-        assert shown["paper"] < 0.03 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
+        assert (
+            shown["paper"] < 0.03 and shown["ink"] > 7 and shown["axis"] > 4.5 and shown["arms"] > 3
+        )
         page.set_media(dark=True, media="print")
         assert page.evaluate(CONTRAST)["paper"] > 0.9, "paper is white"
 
@@ -114,7 +122,9 @@ def test_a_click_in_the_legend_hides_an_arm_in_every_figure(browser: Browser, re
 def test_a_table_sorts_by_a_click_and_by_a_key(browser: Browser, report: Path) -> None:
     keys = "[...document.querySelector('#runs table').tBodies[0].rows].map((r) => r.children[{}].dataset.sort)"
     with browser.page(report) as page:
-        heads = page.evaluate("[...document.querySelectorAll('#runs thead th')].map((th) => th.textContent)")
+        heads = page.evaluate(
+            "[...document.querySelectorAll('#runs thead th')].map((th) => th.textContent)"
+        )
         at = heads.index("final loss (nats)")
         head = f"#runs thead th:nth-child({at + 1})"
         page.click(f"{head} button")
@@ -123,10 +133,15 @@ def test_a_table_sorts_by_a_click_and_by_a_key(browser: Browser, report: Path) -
         assert page.evaluate(f"document.querySelector('{head}').ariaSort") == "ascending"
         page.press("Enter", 13, "\r")
         down = [float(key) for key in page.evaluate(keys.format(at)) if key]
-        assert down == up[::-1] and page.evaluate(f"document.querySelector('{head}').ariaSort") == "descending"
+        assert (
+            down == up[::-1]
+            and page.evaluate(f"document.querySelector('{head}').ariaSort") == "descending"
+        )
 
 
-def test_the_keyboard_reaches_the_contents_first_and_shows_where_it_is(browser: Browser, report: Path) -> None:
+def test_the_keyboard_reaches_the_contents_first_and_shows_where_it_is(
+    browser: Browser, report: Path
+) -> None:
     with browser.page(report) as page:
         page.press("Tab", 9)
         assert page.evaluate("document.activeElement.textContent") == "Skip to the contents"
@@ -143,14 +158,21 @@ def test_a_figures_numbers_can_be_read_as_a_table(browser: Browser, report: Path
         page.wait("document.querySelector('#differences-per-seed .behind table')")
         tables = page.evaluate(f"({ROWS})('differences-per-seed')")
         seeds = next(t for t in tables if "seed" in t[0])
-        assert [row[0] for row in seeds[1:]] == [LABELS[arm] for arm in ("post", "both", "one") for _ in range(5)]
+        assert [row[0] for row in seeds[1:]] == [
+            LABELS[arm] for arm in ("post", "both", "one") for _ in range(5)
+        ]
         plot = "document.querySelector('#differences-per-seed .plot')"
         assert page.evaluate(f"{plot}.ariaLabel").startswith("Paired differences")
-        assert page.evaluate(f"[{plot}.role, {plot}.querySelector('svg').ariaHidden]") == ["img", "true"]
+        assert page.evaluate(f"[{plot}.role, {plot}.querySelector('svg').ariaHidden]") == [
+            "img",
+            "true",
+        ]
 
 
 @pytest.mark.parametrize("width", [360, 760, 1100, 1920])
-def test_nothing_scrolls_sideways_and_what_is_read_whole_is_not_cut(browser: Browser, report: Path, width: int) -> None:
+def test_nothing_scrolls_sideways_and_what_is_read_whole_is_not_cut(
+    browser: Browser, report: Path, width: int
+) -> None:
     with browser.page(report, width) as page:
         assert page.evaluate("innerWidth") == width
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -163,8 +185,10 @@ def faults(page: Page, axe: str, *rules: str) -> list[list[str]]:
     page.evaluate(axe)
     options = json.dumps({"runOnly": list(rules)} if rules else {})
     told = page.evaluate(
-        f"axe.run(document, {options}).then((told) => ({{passes: told.passes.length, faults: told.violations"
-        ".filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id, v.nodes[0].html])}))"
+        f"axe.run(document, {options}).then((told) => ({{passes: told.passes.length, faults: "
+        "told.violations"
+        ".filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => [v.id, "
+        "v.nodes[0].html])}))"
     )
     assert told["passes"] > (0 if rules else 15), "it did look"
     found: list[list[str]] = told["faults"]
@@ -172,9 +196,14 @@ def faults(page: Page, axe: str, *rules: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing_that_keeps_people_out(browser: Browser, axe: str, report: Path, width: int) -> None:
+def test_axe_finds_nothing_that_keeps_people_out(
+    browser: Browser, axe: str, report: Path, width: int
+) -> None:
     with browser.page(report, width) as page:
-        page.evaluate("document.querySelectorAll('details:not(.behind)').forEach((part) => { part.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details:not(.behind)').forEach((part) => { part.open = "
+            "true; })"
+        )
         page.click("#differences-per-seed .behind summary")
         page.wait("document.querySelector('.behind table')")
         assert faults(page, axe) == []
@@ -208,7 +237,10 @@ def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> No
     evil = "<script>window.alerted=1</script><img src=x onerror=window.alerted=1>"
     named = {"source": f"text:{evil}", "tokenizer": evil}
     writer = labelled(
-        tmp_path, {"pre": "</script><b>", "post": evil}, question=f"{evil} javascript:alert(1)?", data=named
+        tmp_path,
+        {"pre": "</script><b>", "post": evil},
+        question=f"{evil} javascript:alert(1)?",
+        data=named,
     )
     for path in writer.store.root.glob("runs/*/*/result.json"):
         path.write_text(path.read_text().replace("speech-0", evil.replace('"', "'")))
@@ -221,12 +253,19 @@ def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> No
         untroubled(page)
         assert page.evaluate("window.alerted ?? null") is None
         assert page.evaluate("document.querySelector('.overline').textContent").startswith(evil)
-        assert page.evaluate("document.querySelector('h1').textContent") == f"{evil} javascript:alert(1)?"
+        assert (
+            page.evaluate("document.querySelector('h1').textContent")
+            == f"{evil} javascript:alert(1)?"
+        )
         labels = "[...document.querySelectorAll('#learning-rates [data-arm]')].map((b) => b.textContent.trim())"
         assert page.evaluate(labels) == ["</script><b>", evil]
         assert page.evaluate("document.querySelectorAll('main img, main b').length") == 0
-        assert page.evaluate("document.querySelector('#runs').textContent").count(evil) >= 2, "labels and a reason"
-        links = page.evaluate("[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))")
+        assert page.evaluate("document.querySelector('#runs').textContent").count(evil) >= 2, (
+            "labels and a reason"
+        )
+        links = page.evaluate(
+            "[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))"
+        )
         assert links and all(link.startswith("#") for link in links)
     for drawing in made[0].parent.glob("figures/*.svg"):
         with browser.page(drawing) as page:
@@ -241,7 +280,9 @@ def test_a_sweeps_page_draws_too(browser: Browser, tmp_path: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_a_watched_page_loads_itself_again_as_its_reader_left_it(browser: Browser, tmp_path: Path) -> None:
+def test_a_watched_page_loads_itself_again_as_its_reader_left_it(
+    browser: Browser, tmp_path: Path
+) -> None:
     writer = Writer(tmp_path)
     writer.tune()
     writer.replicate({"post": 0.08})
@@ -251,11 +292,18 @@ def test_a_watched_page_loads_itself_again_as_its_reader_left_it(browser: Browse
         page.evaluate("window.first = true")
         page.click("#learning-rates [data-arm=post]")
         page.click("#runs thead th:nth-child(2) button")
-        page.evaluate("document.querySelectorAll('details.behind')[0].open = true; scrollTo(0, 900)")
-        page.wait("window.first === undefined && document.documentElement.dataset.drawn !== undefined")
+        page.evaluate(
+            "document.querySelectorAll('details.behind')[0].open = true; scrollTo(0, 900)"
+        )
+        page.wait(
+            "window.first === undefined && document.documentElement.dataset.drawn !== undefined"
+        )
         assert page.evaluate("document.querySelector('[data-arm=post]').ariaPressed") == "false"
         assert page.evaluate(f"({MARKS})('post')") == 0
-        assert page.evaluate("document.querySelector('#runs thead th:nth-child(2)').ariaSort") == "ascending"
+        assert (
+            page.evaluate("document.querySelector('#runs thead th:nth-child(2)').ariaSort")
+            == "ascending"
+        )
         assert page.evaluate("document.querySelector('details.behind').open") is True
         assert page.evaluate("document.activeElement.closest('th')?.textContent") == "arm"
         assert abs(page.evaluate("scrollY") - 900) < 2
@@ -264,14 +312,18 @@ def test_a_watched_page_loads_itself_again_as_its_reader_left_it(browser: Browse
         time.sleep(1.5)
         assert page.evaluate("window.second") is True, "it stays as long as its reader says so"
         page.click(".pause")
-        page.wait("window.second === undefined && document.documentElement.dataset.drawn !== undefined")
+        page.wait(
+            "window.second === undefined && document.documentElement.dataset.drawn !== undefined"
+        )
         # Complete: it is loaded once more and then stays.
         writer.judge()
         job.make(["html"])
         page.wait("document.documentElement.dataset.refresh === undefined")
         page.wait("document.documentElement.dataset.drawn !== undefined")
         assert page.evaluate("document.querySelector('[data-arm=post]').ariaPressed") == "false"
-        assert page.evaluate("document.querySelector('.answer').textContent").startswith("At the rate")
+        assert page.evaluate("document.querySelector('.answer').textContent").startswith(
+            "At the rate"
+        )
         assert verdict_table(writer.folder)[1]["verdict"] in page.evaluate(
             "document.querySelector('#verdicts').textContent"
         )

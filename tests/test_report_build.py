@@ -7,7 +7,7 @@ import pytest
 from analysis_store import Writer, finished, swept
 from report_page import read_csv, read_page
 
-from andrea.analysis.build import make_report
+from andrea.analysis.formats.build import make_report
 from andrea.errors import StudyError, UserError
 
 REPORTS = Path(__file__).parents[1] / "reports"
@@ -27,11 +27,15 @@ def own(folder: Path, body: str) -> Path:
     return script
 
 
-def test_a_copied_script_can_be_changed_and_finds_the_shipped_templates(whole: Writer, tmp_path: Path) -> None:
+def test_a_copied_script_can_be_changed_and_finds_the_shipped_templates(
+    whole: Writer, tmp_path: Path
+) -> None:
     script = tmp_path / "reports" / "comparison.py"
     script.parent.mkdir()
     changed = (
-        (REPORTS / "comparison.py").read_text().replace('title=f"{study.name} · ablation"', 'title="my own report"')
+        (REPORTS / "comparison.py")
+        .read_text()
+        .replace('title=f"{study.name} · ablation"', 'title="my own report"')
     )
     script.write_text(changed)
     paths = make_report(whole.store, whole.folder, ["html"], script, tmp_path / "out")
@@ -54,15 +58,20 @@ def test_a_small_report_of_ones_own_takes_a_few_lines(whole: Writer, tmp_path: P
         "from andrea.analysis.report import Column, Report, Section, Table, numbers\n"
         "def build(study):\n"
         "    runs = study.runs.groupby('arm', as_index=False)['seconds'].sum()\n"
-        "    table = Table('time', 'Seconds per arm.', runs, [Column('arm', 'arm'), numbers('seconds', 's')])\n"
+        "    table = Table('time', 'Seconds per arm.', runs, [Column('arm', 'arm'), "
+        "numbers('seconds', 's')])\n"
         "    return Report('mine', 'How long?', 'Not long.', [table], [Section('More', [])], {})\n",
     )
-    out = make_report(whole.store, whole.folder, ["html", "csv"], script, tmp_path / "out")[0].parent
+    out = make_report(whole.store, whole.folder, ["html", "csv"], script, tmp_path / "out")[
+        0
+    ].parent
     assert {row["arm"] for row in read_csv(out / "time.csv")} == {"pre", "post"}
 
 
 def test_only_the_formats_asked_for_are_written(whole: Writer, tmp_path: Path) -> None:
-    paths = make_report(whole.store, whole.folder, ["csv"], REPORTS / "comparison.py", tmp_path / "out")
+    paths = make_report(
+        whole.store, whole.folder, ["csv"], REPORTS / "comparison.py", tmp_path / "out"
+    )
     assert {path.suffix for path in paths} == {".csv"}
 
 
@@ -83,29 +92,43 @@ def test_a_fault_in_a_users_script_is_told_with_its_line(whole: Writer, tmp_path
         ("x = 1\n", UserError, r"mine\.py: .*there is no build"),
         ("def build(study:\n", UserError, r"mine\.py:1: .*SyntaxError"),
         ("import pandas\nx = nowhere\n", UserError, r"mine\.py:2: .*NameError"),
-        ("def build(study):\n    return study.runs['nope']\n", StudyError, r"mine\.py:2: .*KeyError.*untouched"),
+        (
+            "def build(study):\n    return study.runs['nope']\n",
+            StudyError,
+            r"mine\.py:2: .*KeyError.*untouched",
+        ),
         ("def build(study):\n    return 3\n", UserError, r"returned int, not a Report"),
     ]
     for body, error, message in cases:
         with pytest.raises(error, match=message):
-            make_report(whole.store, whole.folder, ["html"], own(tmp_path / "reports", body), tmp_path / "out")
+            make_report(
+                whole.store,
+                whole.folder,
+                ["html"],
+                own(tmp_path / "reports", body),
+                tmp_path / "out",
+            )
     assert not (tmp_path / "out").exists()
 
 
-def test_a_sweep_has_a_table_of_trials_best_first_and_a_configuration_to_copy(tmp_path: Path) -> None:
+def test_a_sweep_has_a_table_of_trials_best_first_and_a_configuration_to_copy(
+    tmp_path: Path,
+) -> None:
     writer = swept(tmp_path)
-    out = make_report(writer.store, writer.folder, ["html", "md", "csv", "parquet"], REPORTS / "sweep.py", None)[
-        0
-    ].parent
+    out = make_report(
+        writer.store, writer.folder, ["html", "md", "csv", "parquet"], REPORTS / "sweep.py", None
+    )[0].parent
     page = read_page(out / "report.html")
     best = writer.folder.read("best.json")
     order = [int(text) for text, _ in page.column("trial-values", "trial")]
-    expected = sorted((row for row in best["trials"] if row["ok"]), key=lambda row: (row["loss"], row["trial"]))
+    expected = sorted(
+        (row for row in best["trials"] if row["ok"]), key=lambda row: (row["loss"], row["trial"])
+    )
     assert order == [*(row["trial"] for row in expected), 3], "what stalled comes last"
     assert f"the lowest of 12 trials is trial {best['trial']} with" in page.text
     assert (
-        f"--set train.lr={best['params']['train.lr']} --set train.weight_decay={best['params']['train.weight_decay']}"
-        in page.text
+        f"--set train.lr={best['params']['train.lr']} --set "
+        f"train.weight_decay={best['params']['train.weight_decay']}" in page.text
     )
     figures = {attributes["id"] for tag, attributes in page.elements if tag == "figure"}
     slices = {"slice-train-lr", "slice-train-weight-decay"}
@@ -117,7 +140,9 @@ def test_a_sweep_has_a_table_of_trials_best_first_and_a_configuration_to_copy(tm
 
 def test_a_sweep_on_its_way_names_no_best(tmp_path: Path) -> None:
     writer = swept(tmp_path, unfinished=3)
-    page = read_page(make_report(writer.store, writer.folder, ["html"], REPORTS / "sweep.py", None)[0])
+    page = read_page(
+        make_report(writer.store, writer.folder, ["html"], REPORTS / "sweep.py", None)[0]
+    )
     assert (
         "Half finished" in page.text
         and "Not decided yet: 9 of 12 trials are done; the best so far is trial" in page.text

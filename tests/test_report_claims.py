@@ -1,4 +1,6 @@
-"""Claims against what was measured: the rule, regimes apart, what is not measured, and what needs only counting."""
+"""Claims against what was measured: the rule, regimes apart, what is not measured, and what needs
+only counting.
+"""
 
 import subprocess
 import sys
@@ -11,14 +13,21 @@ import yaml
 from analysis_store import Writer, finished
 
 from andrea import catalogue
-from andrea.analysis import claims
-from andrea.analysis.build import Job, load_script
-from andrea.analysis.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED, Claim, stand
+from andrea.analysis.formats.build import Job, load_script
 from andrea.analysis.load import load, load_all
 from andrea.analysis.report import Report
+from andrea.analysis.tables import claims
+from andrea.analysis.tables.claims import (
+    CONTRADICTED,
+    NOT_SHOWN,
+    NOT_TESTED,
+    SUPPORTED,
+    Claim,
+    stand,
+)
 from andrea.errors import UserError
-from andrea.study.ablation import Ablation
-from andrea.study.freeze import _digest
+from andrea.study.plan.freeze import _digest
+from andrea.study.question.ablation import Ablation
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "claims.py"
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -37,7 +46,8 @@ def rows_of(writer: Writer, *known: Claim) -> list[dict[Any, Any]]:
     return table[table["study"] != ""].to_dict("records")
 
 
-# ---- the rule --------------------------------------------------------------------------------------------------------
+# ---- the rule
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -54,7 +64,9 @@ def rows_of(writer: Writer, *known: Claim) -> list[dict[Any, Any]]:
         (None, {}, NOT_TESTED, "not judged yet"),
     ],
 )
-def test_a_verdict_says_how_the_claim_stands(verdict: str | None, more: dict[str, Any], word: str, why: str) -> None:
+def test_a_verdict_says_how_the_claim_stands(
+    verdict: str | None, more: dict[str, Any], word: str, why: str
+) -> None:
     found, said = stand(["worse", "unstable"], {"verdict": verdict, **more})
     assert found == word and said.startswith(why)
 
@@ -80,14 +92,17 @@ def test_a_claim_about_several_arms_needs_all_of_them(words: list[str], together
     assert claims.overall(words) == together
 
 
-# ---- studies ---------------------------------------------------------------------------------------------------------
+# ---- studies
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_measured_claim_has_the_numbers_of_the_verdict_and_its_regime(tmp_path: Path) -> None:
     writer = finished(tmp_path, effects={"post": 0.09}, **MINE)
     [row] = rows_of(writer)
     [verdict] = writer.folder.read("verdict.json")["verdicts"]
-    assert row["word"] == SUPPORTED and row["why"] == "worse by more than m, claimed worse or unstable"
+    assert (
+        row["word"] == SUPPORTED and row["why"] == "worse by more than m, claimed worse or unstable"
+    )
     assert (row["mean"], row["n"]) == (verdict["mean"], 5)
     assert [row["low"], row["high"]] == verdict["interval"]
     assert row["regime"] == "185 k parameters, 205 k tokens, sotu, tokenizer byte"
@@ -98,7 +113,9 @@ def test_the_rule_of_the_frozen_protocol_comes_before_a_later_one(tmp_path: Path
     [row] = rows_of(finished(tmp_path / "a", effects={"post": 0.09}, **MINE), later)
     assert row["word"] == SUPPORTED and "after this study" not in row["why"]
     [row] = rows_of(finished(tmp_path / "b", effects={"post": 0.09}, claim=MINE["claim"]), later)
-    assert row["word"] == CONTRADICTED and row["why"].endswith("the rule was written after this study was frozen")
+    assert row["word"] == CONTRADICTED and row["why"].endswith(
+        "the rule was written after this study was frozen"
+    )
 
 
 def test_a_claim_without_a_rule_is_never_decided(tmp_path: Path) -> None:
@@ -112,12 +129,23 @@ def test_an_interaction_supports_a_claim_by_its_sign(tmp_path: Path) -> None:
         "train.warmup": {"warm": {"set": {}}, "cold": {"set": {}, "label": "no warmup"}},
     }
     arms = ("pre+warm", "pre+cold", "post+warm", "post+cold")
-    asked = {"arms": arms, "factors": factors, "factor": "norm_placement × warmup", "claim": "Together they hurt."}
+    asked = {
+        "arms": arms,
+        "factors": factors,
+        "factor": "norm_placement × warmup",
+        "claim": "Together they hurt.",
+    }
     asked["claimed"] = {"post × cold": ["worse"]}
     hurts = finished(tmp_path / "a", effects={"post+cold": 0.2}, **asked)
-    helps = finished(tmp_path / "b", effects={"post+warm": 0.2, "pre+cold": 0.2, "post+cold": 0.2}, **asked)
+    helps = finished(
+        tmp_path / "b", effects={"post+warm": 0.2, "pre+cold": 0.2, "post+cold": 0.2}, **asked
+    )
     [row] = rows_of(hurts)
-    assert (row["word"], row["effect"], row["verdict"]) == (SUPPORTED, "post-norm × no warmup", "worse")
+    assert (row["word"], row["effect"], row["verdict"]) == (
+        SUPPORTED,
+        "post-norm × no warmup",
+        "worse",
+    )
     seeds = sorted({seed for _, seed in hurts.losses})
     signs = {"post+cold": 1, "post+warm": -1, "pre+cold": -1, "pre+warm": 1}
     crossed = [sum(sign * hurts.losses[arm, seed] for arm, sign in signs.items()) for seed in seeds]
@@ -145,15 +173,23 @@ def test_claims_that_nobody_measured_come_with_the_command_that_would(tmp_path: 
     told = pages[0].read_text()
     listed = pd.read_csv(tmp_path / "out" / "not-measured.csv")
     commands = listed["command"]
-    assert "mlp_ratio 1 worse or unstable" in " ".join(listed["claimed"]), "a bare number says nothing"
+    assert "mlp_ratio 1 worse or unstable" in " ".join(listed["claimed"]), (
+        "a bare number says nothing"
+    )
     claimed = [entry.name for entry in catalogue.entries("ablations") if claims_of(entry.path)]
     # The study is of its name, arms and rule: the same claim in other words.
-    assert set(commands) == {f"andrea ablate {name}" for name in claimed} - {"andrea ablate norm-placement"}
+    assert set(commands) == {f"andrea ablate {name}" for name in claimed} - {
+        "andrea ablate norm-placement"
+    }
     assert "andrea ablate gated-mlp" in told.partition("## Not measured here")[2]
 
 
-def test_a_study_with_a_claim_of_its_own_is_not_taken_for_a_shipped_one_of_its_name(tmp_path: Path) -> None:
-    writer = finished(tmp_path, effects={"post": 0.09}, claim="Post-norm is better.", claimed={"post": ["better"]})
+def test_a_study_with_a_claim_of_its_own_is_not_taken_for_a_shipped_one_of_its_name(
+    tmp_path: Path,
+) -> None:
+    writer = finished(
+        tmp_path, effects={"post": 0.09}, claim="Post-norm is better.", claimed={"post": ["better"]}
+    )
     table = claims.rows(claims.measured(claims.catalogued(), load_all(writer.store)))
     [mine] = table[table["study"] != ""].to_dict("records")
     assert (mine["claim"], mine["word"]) == ("Post-norm is better.", CONTRADICTED)
@@ -167,19 +203,24 @@ def claims_of(path: Path) -> str:
 def test_an_empty_store_still_counts_and_lists() -> None:
     report = load_script(SCRIPT).build([])
     assert "0 were tested in this store" in report.answer
-    assert {section.title for section in report.sections} >= {"Counted, without any training", "Not measured here"}
+    assert {section.title for section in report.sections} >= {
+        "Counted, without any training",
+        "Not measured here",
+    }
 
 
 def test_claims_are_counted_without_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; from andrea.analysis.build import load_script; "
+        "import sys; from pathlib import Path; from andrea.analysis.formats.build import "
+        "load_script; "
         f"load_script(Path({str(SCRIPT)!r})).build([]); print('torch' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 
 
-# ---- counted ---------------------------------------------------------------------------------------------------------
+# ---- counted
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_counted_claims_are_counted_from_the_configuration() -> None:
@@ -193,7 +234,8 @@ def test_counted_claims_are_counted_from_the_configuration() -> None:
     assert set(numbers.values()) == {CONTRADICTED} and min(numbers) > 1  # more memory
 
 
-# ---- the field -------------------------------------------------------------------------------------------------------
+# ---- the field
+# -------------------------------------------------------------------------------------------------------
 
 ASKED = """question: Which?
 claim: The first is better.
@@ -217,7 +259,9 @@ def test_what_is_claimed_changes_no_studys_name(tmp_path: Path) -> None:
     digests = set()
     for more in ("", "claimed: {b: [worse, unstable]}\n", "claimed: {b: better}\n"):
         spec = loaded(tmp_path, ASKED + more)
-        digests.add(_digest(spec, {arm: spec.arm_config(arm) for arm in spec.arms}, "ab" * 32, None))
+        digests.add(
+            _digest(spec, {arm: spec.arm_config(arm) for arm in spec.arms}, "ab" * 32, None)
+        )
     assert digests == {GOLDEN}  # what it was before there was such a field
 
 
@@ -239,7 +283,9 @@ def test_every_shipped_claim_says_what_would_support_it() -> None:
         ("claimed: {b: []}", "claimed.b"),
     ],
 )
-def test_a_claim_about_what_is_not_judged_is_refused_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+def test_a_claim_about_what_is_not_judged_is_refused_with_its_line(
+    tmp_path: Path, line: str, message: str
+) -> None:
     with pytest.raises(UserError, match=r"mine\.yaml:10") as refused:
         loaded(tmp_path, ASKED + line + "\n")
     assert message in str(refused.value)

@@ -1,4 +1,6 @@
-"""What stands beside the verdicts on the page: controls, confirmation, tokens, budgets, sensitivity, documents."""
+"""What stands beside the verdicts on the page: controls, confirmation, tokens, budgets,
+sensitivity, documents.
+"""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +14,10 @@ from analysis_store import Writer, finished
 from evidence_store import ASKED, confirmed, with_evidence
 from report_page import Page, read_page
 
-from andrea.analysis import budgets, confirmation, controls, documents, pairs, stability, words
-from andrea.analysis.build import load_script, make_report
+from andrea.analysis.chapters import confirmation, controls, documents, pairs, stability
+from andrea.analysis.chapters import equal_cost as budgets
+from andrea.analysis.chapters import sentences as words
+from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Bullets, Callout, Figure, Item, Report, Section, Table, Text
 from andrea.verdict.seeds import replication_seed
@@ -74,7 +78,14 @@ def cells(items: Sequence[Item], name: str) -> list[dict[str, str]]:
 
 
 def test_the_chapters_stand_in_reading_order_after_how_it_was_done(page: Page) -> None:
-    order = ["How it was done", "Controls", "Confirmation", "Over documents", "Tokens saved", "Equal budgets"]
+    order = [
+        "How it was done",
+        "Controls",
+        "Confirmation",
+        "Over documents",
+        "Tokens saved",
+        "Equal budgets",
+    ]
     order += ["What is not matched", "Learning-rate sensitivity", "Stability", "Every run"]
     headings = [attributes["id"] for tag, attributes in page.elements if tag == "h2"]
     places = [headings.index(Section(title, []).anchor) for title in order]
@@ -95,8 +106,9 @@ def test_a_control_says_what_was_done_what_came_out_and_what_follows(study: Stud
         "what was done": "the baseline with other initial weights, on the same batches",
     }
     assert rows[0]["n"] == "1" and rows[0]["95 % interval"] == "–"
-    assert "A/A: the baseline does not differ from itself: a mean within m; so the procedure invents no" in said(
-        chapter
+    assert (
+        "A/A: the baseline does not differ from itself: a mean within m; so the procedure invents "
+        "no" in said(chapter)
     )
     figure = next(item for item in chapter if isinstance(item, Figure))
     assert list(figure.legend) == ["post", "A/A", "ruler, ½ the tokens"]
@@ -106,18 +118,26 @@ def test_a_control_says_what_was_done_what_came_out_and_what_follows(study: Stud
 @pytest.mark.parametrize("name", ["repeat", "a_a", "ruler"])
 def test_a_failed_control_stands_on_the_first_screen(study: Study, name: str) -> None:
     told = study.verdict["controls"]
-    failed = other(study, controls=told | {name: told[name] | {"ok": False, "reason": "it came out otherwise"}})
+    failed = other(
+        study, controls=told | {name: told[name] | {"ok": False, "reason": "it came out otherwise"}}
+    )
     callout = controls.failed(failed)
     assert "Control failed. " + controls.NAMES[name] + ": it came out otherwise; " in said(callout)
-    what = "equivalent and inconclusive are invalid" if name == "ruler" else "every verdict is invalid"
+    what = (
+        "equivalent and inconclusive are invalid" if name == "ruler" else "every verdict is invalid"
+    )
     assert what in said(callout)
-    assert [row["outcome"] for row in cells(controls.chapter(failed), "controls")].count("fail") == 1
+    assert [row["outcome"] for row in cells(controls.chapter(failed), "controls")].count(
+        "fail"
+    ) == 1
     assert controls.failed(study) == []
 
 
 def test_a_failed_control_makes_the_page_say_that_the_study_cannot_answer(tmp_path: Path) -> None:
     report = built(with_evidence(finished(tmp_path), a_a=False))
-    assert report.answer == "This study cannot answer: control failed: a_a.", "and the confirmation is silent"
+    assert report.answer == "This study cannot answer: control failed: a_a.", (
+        "and the confirmation is silent"
+    )
     assert "Control failed." in said(report.head)
     verdicts = [row["verdict"] for row in cells(report.head, "verdicts")]
     assert verdicts == ["baseline", "invalid (control failed)"]
@@ -126,14 +146,18 @@ def test_a_failed_control_makes_the_page_say_that_the_study_cannot_answer(tmp_pa
 def test_an_unknown_control_passes_nothing_and_voids_nothing(study: Study) -> None:
     told = study.verdict["controls"]
     unknown = other(
-        study, controls=told | {"a_a": told["a_a"] | {"ok": None, "mean": None, "interval": None, "p": None}}
+        study,
+        controls=told
+        | {"a_a": told["a_a"] | {"ok": None, "mean": None, "interval": None, "p": None}},
     )
     row = cells(controls.chapter(unknown), "controls")[1]
     assert (row["outcome"], row["difference (nats)"], row["95 % interval"]) == ("unknown", "–", "–")
     assert controls.failed(unknown) == []
 
 
-def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(study: Study, page: Page) -> None:
+def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(
+    study: Study, page: Page
+) -> None:
     rows = cells(confirmation.chapter(study), "confirmation")
     assert [(row["seeds"], row["verdict"], row["pairs"], row["confirmed"]) for row in rows] == [
         ("first", "worse", "5", ""),
@@ -141,29 +165,76 @@ def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(stud
     ]
     assert rows[1]["simultaneous interval"] == "[+0.0643, +0.0781]"
     assert [text for text, _ in page.column("verdicts", "confirmation")] == ["–", "agrees"]
-    assert "A confirmation on 5 fresh seeds agrees." in page.text[: page.text.index("How it was done")]
+    assert (
+        "A confirmation on 5 fresh seeds agrees." in page.text[: page.text.index("How it was done")]
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "word", "agrees", "told", "sentence"),
     [
-        ("worse", "inconclusive", False, "not confirmed (inconclusive there)", "does not confirm the verdict on {} {}"),
-        ("worse", "unstable", False, "not confirmed (unstable there)", "does not confirm the verdict on {} {}"),
-        ("unstable", "worse", False, "not confirmed (worse there)", "does not confirm the verdict on {} {}"),
+        (
+            "worse",
+            "inconclusive",
+            False,
+            "not confirmed (inconclusive there)",
+            "does not confirm the verdict on {} {}",
+        ),
+        (
+            "worse",
+            "unstable",
+            False,
+            "not confirmed (unstable there)",
+            "does not confirm the verdict on {} {}",
+        ),
+        (
+            "unstable",
+            "worse",
+            False,
+            "not confirmed (worse there)",
+            "does not confirm the verdict on {} {}",
+        ),
         ("worse", "better", False, "disagrees (better there)", "contradicts the verdict on {} {}"),
-        ("equivalent", "worse", False, "disagrees (worse there)", "contradicts the verdict on {} {}"),
-        ("inconclusive", "worse", False, "inconclusive at first (worse there)", "decides what was open for {} {}"),
+        (
+            "equivalent",
+            "worse",
+            False,
+            "disagrees (worse there)",
+            "contradicts the verdict on {} {}",
+        ),
+        (
+            "inconclusive",
+            "worse",
+            False,
+            "inconclusive at first (worse there)",
+            "decides what was open for {} {}",
+        ),
         ("inconclusive", "inconclusive", True, "inconclusive again", "leaves {} open again"),
-        ("worse", "inconclusive", None, "not done", "The confirmation on 5 fresh seeds is not complete yet"),
+        (
+            "worse",
+            "inconclusive",
+            None,
+            "not done",
+            "The confirmation on 5 fresh seeds is not complete yet",
+        ),
     ],
 )
 def test_a_confirmation_contradicts_only_where_both_blocks_decide(
-    study: Study, writer: Writer, first: str, word: str, agrees: bool | None, told: str, sentence: str
+    study: Study,
+    writer: Writer,
+    first: str,
+    word: str,
+    agrees: bool | None,
+    told: str,
+    sentence: str,
 ) -> None:
     verdicts = [verdict | {"verdict": first} for verdict in study.verdict["verdicts"]]
     again = other(study, verdicts=verdicts, confirmation=confirmed(writer, word, agrees))
     whole = sentence.format("post", f"({word} there)")
-    assert confirmation.sentence(again) == f"{'' if agrees is None else 'A confirmation on 5 fresh seeds '}{whole}."
+    assert (
+        confirmation.sentence(again)
+        == f"{'' if agrees is None else 'A confirmation on 5 fresh seeds '}{whole}."
+    )
     assert confirmation.in_a_word(again) == {"post": told}
 
 
@@ -175,12 +246,27 @@ def test_an_arm_without_a_rate_has_no_confirmation(study: Study, writer: Writer)
 
 def test_tokens_saved_have_an_interval_or_a_reason(study: Study) -> None:
     row = cells(budgets.tokens_saved(study), "tokens-saved")[0]
-    assert row["tokens saved"].startswith("−") and row["interval"].count("%") == 2 and row["pairs"] == "5"
+    assert (
+        row["tokens saved"].startswith("−")
+        and row["interval"].count("%") == 2
+        and row["pairs"] == "5"
+    )
     # 0.0804 nats worse, half the tokens cost 0.12: 2^(0.67) of the tokens.
     mean = study.verdicts.set_index("arm").loc["post", "mean"]
-    assert float(row["tokens saved"][:-2].replace("−", "-")) == pytest.approx(100 * (1 - 2 ** (mean / 0.12)), abs=0.06)
-    refused = {"saved": None, "interval": None, "level": 0.95, "n": 5, "tokens": None, "reason": "beyond the rulers"}
-    row = cells(budgets.tokens_saved(other(study, tokens_saved={"post": refused})), "tokens-saved")[0]
+    assert float(row["tokens saved"][:-2].replace("−", "-")) == pytest.approx(
+        100 * (1 - 2 ** (mean / 0.12)), abs=0.06
+    )
+    refused = {
+        "saved": None,
+        "interval": None,
+        "level": 0.95,
+        "n": 5,
+        "tokens": None,
+        "reason": "beyond the rulers",
+    }
+    row = cells(budgets.tokens_saved(other(study, tokens_saved={"post": refused})), "tokens-saved")[
+        0
+    ]
     assert row["tokens saved"] == "–" and row["why not told"] == "beyond the rulers"
 
 
@@ -195,7 +281,9 @@ def test_equal_budgets_are_told_from_runs_that_end_there_or_not_at_all(study: St
     assert rows[2]["difference (nats)"] == "–" and "--equal time" in rows[2]["remark"]
 
 
-def test_speed_is_measured_apart_and_the_runs_own_times_stay_no_benchmark(study: Study, page: Page) -> None:
+def test_speed_is_measured_apart_and_the_runs_own_times_stay_no_benchmark(
+    study: Study, page: Page
+) -> None:
     rows = cells(budgets.speed(study), "speed")
     assert rows[1]["step (ms)"] == "54.00" and rows[1]["step time / baseline's"] == "0.900"
     assert rows[1]["its interval"] == "[0.880, 0.930]" and rows[0]["its interval"] == "–"
@@ -209,7 +297,10 @@ def test_what_is_not_matched_has_a_row_per_arm_and_quantity(study: Study) -> Non
     rows = {row["quantity"]: row for row in cells(budgets.not_matched(study), "not-matched")}
     assert rows["parameters"]["baseline"] == "185,088" and rows["parameters"]["arm's"] == "184,992"
     assert rows["learning rate"]["how it came about"] == "tuned, by the same rule"
-    assert rows["tokens per second"]["95 % interval"] == "[+7.53\N{NO-BREAK SPACE}%, +13.64\N{NO-BREAK SPACE}%]"
+    assert (
+        rows["tokens per second"]["95 % interval"]
+        == "[+7.53\N{NO-BREAK SPACE}%, +13.64\N{NO-BREAK SPACE}%]"
+    )
 
 
 def test_rates_of_failed_training_have_wilsons_interval_per_arm_and_phase(study: Study) -> None:
@@ -225,7 +316,10 @@ def test_rates_of_failed_training_have_wilsons_interval_per_arm_and_phase(study:
 
 def test_the_sensitivity_has_its_curve(study: Study) -> None:
     items = stability.sensitivity(study)
-    assert [row["sensitivity (nats)"] for row in cells(items, "sensitivity")] == ["0.1400", "1.2080"]
+    assert [row["sensitivity (nats)"] for row in cells(items, "sensitivity")] == [
+        "0.1400",
+        "1.2080",
+    ]
     figure = next(item for item in items if isinstance(item, Figure))
     assert figure.name == "sensitivity-curve" and "5.5451" in json.dumps(figure.spec)
     assert len(stability.curve(study)) == 10
@@ -237,16 +331,28 @@ def test_documents_have_an_interval_beside_that_over_seeds(study: Study) -> None
     low, high = study.verdicts.set_index("arm").loc["post", ["low", "high"]]
     assert row["simultaneous interval over seeds"] == f"[+{low:.4f}, +{high:.4f}]"
     each = documents.by_document(study)
-    assert each["difference"].tolist() == pytest.approx([study.differences["difference"].mean()] * 2)
+    assert each["difference"].tolist() == pytest.approx(
+        [study.differences["difference"].mean()] * 2
+    )
     figure = documents._figure(study, each)
     titles = [layer["encoding"]["y"].get("title") for layer in figure.spec["layer"]]
-    assert titles == ["difference to pre (nats)"] * 3, "a layer without a title takes it from the whole axis"
+    assert titles == ["difference to pre (nats)"] * 3, (
+        "a layer without a title takes it from the whole axis"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "year"), [("1790-Washington-1.txt", 1790), ("speech-3", None), ("1861 to 1865", None), ("x-12019", None)]
+    ("name", "year"),
+    [
+        ("1790-Washington-1.txt", 1790),
+        ("speech-3", None),
+        ("1861 to 1865", None),
+        ("x-12019", None),
+    ],
 )
-def test_a_year_is_read_from_a_documents_name_where_there_is_one(name: str, year: int | None) -> None:
+def test_a_year_is_read_from_a_documents_name_where_there_is_one(
+    name: str, year: int | None
+) -> None:
     found = documents.year(name)
     assert found == year if year else found != found
 
@@ -270,13 +376,21 @@ def test_documents_are_thinned_by_selection_with_both_ends() -> None:
 def test_a_study_that_was_asked_for_nothing_more_says_what_it_lacks(tmp_path: Path) -> None:
     plain = finished(tmp_path)
     bare = load(plain.folder, plain.store)
-    for chapter in (controls.chapter, confirmation.chapter, budgets.tokens_saved, budgets.equal, budgets.speed):
+    for chapter in (
+        controls.chapter,
+        confirmation.chapter,
+        budgets.tokens_saved,
+        budgets.equal,
+        budgets.speed,
+    ):
         assert chapter(bare) == []
     lines = " ".join(words.not_done(bare))
     assert "--controls" in lines and "--confirm" in lines and "--equal flops,time" in lines
 
 
-def test_a_control_that_was_judged_stays_in_the_report_without_the_file_that_asked_for_it(study: Study) -> None:
+def test_a_control_that_was_judged_stays_in_the_report_without_the_file_that_asked_for_it(
+    study: Study,
+) -> None:
     bare = replace(study, asked={})
     assert len(cells(controls.chapter(bare), "controls")) == 3 and budgets.equal(bare)
     assert words.not_done(bare) == []
@@ -293,7 +407,8 @@ def test_a_half_finished_study_says_what_of_this_is_missing(tmp_path: Path) -> N
     study = load(half.folder, half.store)
     missing = words.what_is_missing(study)
     assert (
-        "the controls: asked for, not judged yet" in missing and "pre, control: 1 missing of 2 planned runs" in missing
+        "the controls: asked for, not judged yet" in missing
+        and "pre, control: 1 missing of 2 planned runs" in missing
     )
     assert (
         "the confirmation: asked for, not planned yet" in missing
@@ -321,4 +436,7 @@ def test_figures_call_arms_by_their_labels(study: Study) -> None:
     labelled = replace(study, protocol=study.protocol | {"arms": arms})
     figure = next(item for item in pairs.per_seed(labelled) if isinstance(item, Figure))
     told = json.dumps(figure.spec)
-    assert "difference to pre-norm </script> (nats)" in told and '\\"post\\": \\" post-norm </script>\\"' in told
+    assert (
+        "difference to pre-norm </script> (nats)" in told
+        and '\\"post\\": \\" post-norm </script>\\"' in told
+    )

@@ -9,11 +9,13 @@ import pytest
 from analysis_store import Writer
 from report_page import Page, read_page
 
-from andrea.analysis import chapters, effects, load
-from andrea.analysis.build import make_report
+from andrea.analysis import load
+from andrea.analysis.chapters import common as chapters
+from andrea.analysis.chapters import effects
+from andrea.analysis.formats.build import make_report
 from andrea.analysis.report import Figure
-from andrea.analysis.text import effect_table
-from andrea.cli.outcome import outcome, outcome_text
+from andrea.cli.show.results import outcome, outcome_text
+from andrea.cli.show.verdict_table import effect_table
 from andrea.verdict.design import cells
 from andrea.verdict.seeds import replication_seed
 
@@ -27,9 +29,20 @@ CELLS = tuple(cells({factor: list(levels) for factor, levels in FACTORS.items()}
 
 def design(root: Path, **fates: dict[int, str]) -> Writer:
     """Two factors whose effects add up, but for what post-norm loses without warmup: 0.2 nats more."""
-    labels = [", ".join(FACTORS[f][level]["label"] for f, level in one.items()) for one in cells(FACTORS).values()]
-    writer = Writer(root, name="norm-placement-warmup", arms=CELLS, factors=FACTORS, factor="norm_placement × warmup")
-    writer.asked["arms"] = {cell: {"label": label, "set": {}} for cell, label in zip(CELLS, labels, strict=True)}
+    labels = [
+        ", ".join(FACTORS[f][level]["label"] for f, level in one.items())
+        for one in cells(FACTORS).values()
+    ]
+    writer = Writer(
+        root,
+        name="norm-placement-warmup",
+        arms=CELLS,
+        factors=FACTORS,
+        factor="norm_placement × warmup",
+    )
+    writer.asked["arms"] = {
+        cell: {"label": label, "set": {}} for cell, label in zip(CELLS, labels, strict=True)
+    }
     writer.save()
     writer.tune()
     writer.replicate({"post+warm": 0.1, "post+cold": 0.3}, **fates)
@@ -54,7 +67,9 @@ def shown(folder: Path) -> Page:
     return read_page(folder / "report.html")
 
 
-def test_the_table_has_every_effect_with_the_number_that_the_seeds_give(whole: Writer, shown: Page) -> None:
+def test_the_table_has_every_effect_with_the_number_that_the_seeds_give(
+    whole: Writer, shown: Page
+) -> None:
     names = [text for text, _ in shown.column("effects", "effect")]
     assert names == [
         "post-norm instead of pre-norm, on average",
@@ -65,7 +80,10 @@ def test_the_table_has_every_effect_with_the_number_that_the_seeds_give(whole: W
         "no warmup instead of warmup, with post-norm",
         "post-norm × no warmup",
     ]
-    loss = {cell: np.array([whole.losses[cell, replication_seed(i)] for i in range(5)]) for cell in CELLS}
+    loss = {
+        cell: np.array([whole.losses[cell, replication_seed(i)] for i in range(5)])
+        for cell in CELLS
+    }
     crossed = (loss["post+cold"] - loss["pre+cold"] - loss["post+warm"] + loss["pre+warm"]).mean()
     assert float(shown.column("effects", "nats")[-1][1]) == pytest.approx(crossed, abs=1e-12)
     assert shown.column("effects", "verdict")[-1][0] == "present"
@@ -80,21 +98,33 @@ def test_the_answer_says_whether_the_factors_depend_on_each_other_and_a_sentence
     assert "nats more with no warmup than with warmup (simultaneous 95" in first
     study = load.load(whole.folder, whole.store)
     placement, warmup, crossed = effects.sentences(study)
-    assert placement.startswith("norm_placement. Post-norm instead of pre-norm: on average worse (+0.")
+    assert placement.startswith(
+        "norm_placement. Post-norm instead of pre-norm: on average worse (+0."
+    )
     assert " and with post-norm worse (+0." in warmup
-    assert crossed.startswith("Interaction of post-norm and no warmup: present, post-norm instead of pre-norm adds 0.")
-    assert study.factor == "norm_placement × warmup" and list(study.effects.columns) == list(load.EFFECTS)
+    assert crossed.startswith(
+        "Interaction of post-norm and no warmup: present, post-norm instead of pre-norm adds 0."
+    )
+    assert study.factor == "norm_placement × warmup" and list(study.effects.columns) == list(
+        load.EFFECTS
+    )
 
 
-def test_the_figure_has_a_line_per_level_and_the_files_have_the_numbers(whole: Writer, folder: Path) -> None:
+def test_the_figure_has_a_line_per_level_and_the_files_have_the_numbers(
+    whole: Writer, folder: Path
+) -> None:
     drawing = (folder / "figures" / "interaction-norm_placement-warmup.svg").read_text()
     for words in (">post-norm</text>", ">pre-norm</text>", ">no warmup</text>", ">warmup</text>"):
         assert words in drawing
     assert len(pd.read_csv(folder / "effects.csv")) == 7
-    seeds, means = effects.cell_means(load.load(whole.folder, whole.store), "norm_placement", "warmup")
+    seeds, means = effects.cell_means(
+        load.load(whole.folder, whole.store), "norm_placement", "warmup"
+    )
     assert len(seeds) == 20 and (means["n"] == 5).all()
     cold = means[(means["line"] == "post") & (means["along"] == "cold")].iloc[0]
-    assert cold["mean"] == pytest.approx(np.mean([whole.losses["post+cold", replication_seed(i)] for i in range(5)]))
+    assert cold["mean"] == pytest.approx(
+        np.mean([whole.losses["post+cold", replication_seed(i)] for i in range(5)])
+    )
 
 
 def test_the_terminal_has_the_effects_below_the_arms(whole: Writer) -> None:
@@ -109,12 +139,16 @@ def test_a_cell_that_stalled_has_no_mean_and_the_report_says_how_often(tmp_path:
     study = load.load(writer.folder, writer.store)
     assert "post+cold: 1 diverged and 2 stalled of 5 runs" in effects.answer(study)
     [figure] = [item for item in effects.chapter(study) if isinstance(item, Figure)]
-    assert "A cell of which a run did not train has no mean" in figure.caption and "▽" in figure.keys
+    assert (
+        "A cell of which a run did not train has no mean" in figure.caption and "▽" in figure.keys
+    )
     seeds, means = effects.cell_means(study, "norm_placement", "warmup")
     lost = means[(means["line"] == "post") & (means["along"] == "cold")].iloc[0]
     assert np.isnan(lost["mean"]) and lost["n"] == 2
     assert (seeds["state"] == "stalled").sum() == 2 and len(seeds) == 19
-    assert "post-norm × no warmup: post+cold: 1 diverged" in outcome_text(writer.folder, writer.store)
+    assert "post-norm × no warmup: post+cold: 1 diverged" in outcome_text(
+        writer.folder, writer.store
+    )
 
 
 def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
@@ -130,7 +164,9 @@ def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
 
 
 def test_before_the_verdict_there_are_cells_and_no_effects(whole: Writer) -> None:
-    study = replace(load.load(whole.folder, whole.store), effects=pd.DataFrame(columns=list(load.EFFECTS)))
+    study = replace(
+        load.load(whole.folder, whole.store), effects=pd.DataFrame(columns=list(load.EFFECTS))
+    )
     assert effects.sentences(study) == []
     assert [item.name for item in effects.chapter(study)] == ["interaction-norm_placement-warmup"]
 
@@ -139,4 +175,7 @@ def test_the_protocols_table_says_which_arms_have_a_grid_of_their_own(whole: Wri
     study = load.load(whole.folder, whole.store)
     assert "half-decade grid common to all arms (0.000316," in chapters.tuning(study)
     study.protocol["arms"]["post+cold"]["center"] = 0.001
-    assert "for every arm round 0.00316, but post-norm + no warmup round 0.001, as declared" in chapters.tuning(study)
+    assert (
+        "for every arm round 0.00316, but post-norm + no warmup round 0.001, as declared"
+        in chapters.tuning(study)
+    )

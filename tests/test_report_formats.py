@@ -1,4 +1,6 @@
-"""Every format of a report: the same numbers in all, each readable by what reads such files, nothing of it code."""
+"""Every format of a report: the same numbers in all, each readable by what reads such files,
+nothing of it code.
+"""
 
 import io
 import json
@@ -14,15 +16,21 @@ import pytest
 from analysis_store import finished
 from report_page import read_csv, read_page
 
-from andrea.analysis import latex, machine
-from andrea.analysis import pdf as pdfs
-from andrea.analysis.build import EVERY_FORMAT, FORMATS, make_report
+from andrea.analysis.formats import latex, machine
+from andrea.analysis.formats import pdf as pdfs
+from andrea.analysis.formats.build import EVERY_FORMAT, FORMATS, make_report
 from andrea.analysis.report import Callout, Column, Figure, Report, Section, Table, Text, numbers
 from andrea.errors import UserError
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"
 EVIL = "<script>alert(1)</script>"
-HOSTILE = ["a_b^c~d\\e{f}$g%h&i#j", "x|y`z*[l](javascript:alert(1))", "−0.5 ≤ ±m → «é» ½", "\"--\" 'q'", EVIL]
+HOSTILE = [
+    "a_b^c~d\\e{f}$g%h&i#j",
+    "x|y`z*[l](javascript:alert(1))",
+    "−0.5 ≤ ±m → «é» ½",
+    "\"--\" 'q'",
+    EVIL,
+]
 
 Rows = list[list[str]]
 
@@ -55,9 +63,14 @@ def tex_rows(text: str) -> Rows:
     signs = sorted(latex.SIGNS.items(), key=lambda pair: -len(pair[1]))
     back = {told: sign for sign, told in signs}
     known = re.compile("|".join(re.escape(told) for told in back))
-    body = re.split(r"\\midrule|\\endhead|\\toprule\n(?!.*\\midrule)", text)[-1].split(r"\bottomrule")[0]
+    body = re.split(r"\\midrule|\\endhead|\\toprule\n(?!.*\\midrule)", text)[-1].split(
+        r"\bottomrule"
+    )[0]
     lines = [line.removesuffix(r" \\") for line in body.strip().splitlines()]
-    return [[flat(known.sub(lambda m: back[m[0]], cell)) for cell in line.split(" & ")] for line in lines]
+    return [
+        [flat(known.sub(lambda m: back[m[0]], cell)) for cell in line.split(" & ")]
+        for line in lines
+    ]
 
 
 def markdown_tables(text: str) -> list[Rows]:
@@ -70,12 +83,16 @@ def markdown_tables(text: str) -> list[Rows]:
     return found
 
 
-def test_every_cell_of_every_table_is_the_same_text_in_html_markdown_latex_and_json(folder: Path) -> None:
+def test_every_cell_of_every_table_is_the_same_text_in_html_markdown_latex_and_json(
+    folder: Path,
+) -> None:
     page = html_tables(folder)
     told = json.loads((folder / "report.json").read_text())
     assert [table["name"] for table in told["tables"]] == list(page)
     assert len(page) > 8 and page["verdicts"][1][0] == EVIL
-    for table, in_markdown in zip(told["tables"], markdown_tables((folder / "report.md").read_text()), strict=True):
+    for table, in_markdown in zip(
+        told["tables"], markdown_tables((folder / "report.md").read_text()), strict=True
+    ):
         name = table["name"]
         assert [[flat(cell) for cell in row] for row in table["shown"]] == page[name], name
         assert in_markdown == page[name], name
@@ -104,7 +121,10 @@ def test_csv_and_parquet_hold_the_frames_values(folder: Path) -> None:
         typed = pd.read_parquet(folder / f"{table['name']}.parquet")
         plain = read_csv(folder / f"{table['name']}.csv")
         assert len(typed) == len(plain) >= len(table["rows"])
-        whole = table["name"] in ("runs", "verdicts")  # of `runs` the page may show other columns than the file
+        whole = table["name"] in (
+            "runs",
+            "verdicts",
+        )  # of `runs` the page may show other columns than the file
         for key, values in table["rows"][0].items():
             if isinstance(values, float) and key in typed and not whole:
                 exact = [row[key] for row in table["rows"]]
@@ -124,8 +144,14 @@ def strict(text: str) -> Any:
 
 
 def test_json_is_strict_whatever_is_in_the_frames() -> None:
-    frame = pd.DataFrame({"x": [1.5, math.nan, math.inf], "n": pd.array([1, None, 3], dtype="Int64")})
-    frame["o"] = [np.float64("nan"), {"a": np.int64(3), "b": [math.nan, None]}, pd.Timestamp("2026-11-30")]
+    frame = pd.DataFrame(
+        {"x": [1.5, math.nan, math.inf], "n": pd.array([1, None, 3], dtype="Int64")}
+    )
+    frame["o"] = [
+        np.float64("nan"),
+        {"a": np.int64(3), "b": [math.nan, None]},
+        pd.Timestamp("2026-11-30"),
+    ]
     frame["b"] = [np.bool_(True), False, None]
     table = Table("odd", "Odd.", frame, [numbers("x", "x"), numbers("n", "n")])
     report = Report("t", "q?", "a.", [table], [], {}, verdicts=[{"arm": EVIL, "mean": math.nan}])
@@ -140,10 +166,16 @@ def test_json_is_strict_whatever_is_in_the_frames() -> None:
 
 def test_json_says_what_was_asked_judged_and_must_not_be_overlooked(folder: Path) -> None:
     told = strict((folder / "report.json").read_text())
-    assert told["question"].startswith("Does it matter") and told["title"] == "norm-placement · ablation"
+    assert (
+        told["question"].startswith("Does it matter")
+        and told["title"] == "norm-placement · ablation"
+    )
     assert {note["title"] for note in told["notes"]} >= {"Did not train."}
     verdicts = next(table for table in told["tables"] if table["name"] == "verdicts")
-    assert verdicts["section"] is None and [row["verdict"] for row in verdicts["rows"]] == ["baseline", "unstable"]
+    assert verdicts["section"] is None and [row["verdict"] for row in verdicts["rows"]] == [
+        "baseline",
+        "unstable",
+    ]
     assert verdicts["columns"][0] == {"header": "arm", "keys": ["label"], "numeric": False}
     assert {figure["name"] for figure in told["figures"]} >= {"learning-rates"}
     assert set(told["versions"]) >= {"python", "andrea", "pandas"}
@@ -156,7 +188,9 @@ def test_latex_sets_every_sign_as_it_stands_and_nothing_as_a_command() -> None:
     assert latex.escape("\\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
     assert latex.escape("1 \N{NO-BREAK SPACE}%\n\0") == r"1 ~\% "
     frame = pd.DataFrame({"a": HOSTILE, "x": range(5)})
-    table = latex.table(Table("evil", "C_aption.", frame, [Column("a", "a & b"), numbers("x", "x")]))
+    table = latex.table(
+        Table("evil", "C_aption.", frame, [Column("a", "a & b"), numbers("x", "x")])
+    )
     assert r"\caption{C\_aption.}\label{tab:evil}" in table and r"a \& b & x \\" in table
     assert [row[0] for row in tex_rows(table)] == HOSTILE
 
@@ -166,17 +200,27 @@ def test_a_long_table_may_break_over_pages_in_latex() -> None:
     table = latex.table(Table("long", "Long.", frame, [Column("a", "a")]))
     assert r"\begin{longtable}" in table and r"\endhead" in table and len(tex_rows(table)) == 60
     again = table[table.index(r"\endfirsthead") : table.index(r"\endhead")]
-    assert r"\label" not in again and r"\caption" not in again, "a label on every page is defined several times"
+    assert r"\label" not in again and r"\caption" not in again, (
+        "a label on every page is defined several times"
+    )
 
 
 def test_a_table_in_latex_is_no_wider_than_the_text_and_its_label_names_the_study() -> None:
     frame = pd.DataFrame({"a": ["x"], "b": [0.5]})
-    item = Table("verdicts", "C.", frame, [Column("a", "arm"), numbers("b", "simultaneous interval of nats")])
+    item = Table(
+        "verdicts", "C.", frame, [Column("a", "arm"), numbers("b", "simultaneous interval of nats")]
+    )
     table = latex.table(item, "Pre-norm, größer/2")
-    assert r"\label{tab:pre-norm-gr-er-2-verdicts}" in table and r"\label{tab:verdicts}" in latex.table(item, "规范")
+    assert (
+        r"\label{tab:pre-norm-gr-er-2-verdicts}" in table
+        and r"\label{tab:verdicts}" in latex.table(item, "规范")
+    )
     assert r"\shortstack[r]{simultaneous\\interval of\\nats}" in table
     fitted = table[table.index(r"\resizebox") : table.index(r"\begin{tabular}")]
-    assert r"\ifdim\width>\linewidth\linewidth\else\width\fi" in fitted and "graphicx" in table.splitlines()[0]
+    assert (
+        r"\ifdim\width>\linewidth\linewidth\else\width\fi" in fitted
+        and "graphicx" in table.splitlines()[0]
+    )
 
 
 def test_drawings_that_stand_alone_take_labels_literally(folder: Path) -> None:
@@ -195,13 +239,17 @@ def test_default_formats_need_no_extra_and_pdf_says_what_it_needs(
     import sys
 
     monkeypatch.setitem(sys.modules, "weasyprint", None)
-    with pytest.raises(UserError, match=r"^--format pdf needs weasyprint, .*: pip install 'andrea\[pdf\]'$"):
+    with pytest.raises(
+        UserError, match=r"^--format pdf needs weasyprint, .*: pip install 'andrea\[pdf\]'$"
+    ):
         pdfs.require_weasyprint()
 
 
 def test_a_pdf_fetches_nothing(tmp_path: Path) -> None:
     secret = tmp_path / "secret.svg"
-    secret.write_text('<svg xmlns="http://www.w3.org/2000/svg"><text y="20">secret words</text></svg>')
+    secret.write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg"><text y="20">secret words</text></svg>'
+    )
     import pypdf
 
     made = pdfs.pdf(f'<p>seen</p><img src="{secret.as_uri()}" alt="not seen">')

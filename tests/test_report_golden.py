@@ -13,7 +13,7 @@ import pytest
 from golden_numbers import Golden
 from report_page import Page, read_page
 
-from andrea.analysis.build import make_report
+from andrea.analysis.formats.build import make_report
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.regrade import regrade
@@ -57,12 +57,19 @@ def row(folder: Path, table: str, **which: object) -> pd.Series:
 def same(found: pd.Series, expected: dict[str, float], **names: str) -> None:
     """Every expected number stands in the row, under its own name or another."""
     for key, value in expected.items():
-        assert float(found[names.get(key, key)]) == pytest.approx(float(value), rel=1e-9, abs=1e-12), key
+        assert float(found[names.get(key, key)]) == pytest.approx(
+            float(value), rel=1e-9, abs=1e-12
+        ), key
 
 
 def shown(page: Page, table: str, header: str, at: int) -> list[float]:
     """The numbers of a cell as a reader sees them."""
-    text = page.column(table, header)[at][0].replace("−", "-").replace(",", " ").replace("\N{NO-BREAK SPACE}", "")
+    text = (
+        page.column(table, header)[at][0]
+        .replace("−", "-")
+        .replace(",", " ")
+        .replace("\N{NO-BREAK SPACE}", "")
+    )
     return [float(number) for number in re.findall(r"[-+]?\d+\.?\d*(?:e-?\d+)?", text)]
 
 
@@ -71,12 +78,24 @@ def test_verdicts_and_their_intervals(golden: Golden, folder: Path, page: Page) 
     assert [text for text, _ in page.column("verdicts", "arm")] == list(LABELS.values())
     for i, (arm, expected) in enumerate(family.items(), 1):
         same(row(folder, "verdicts", arm=arm), expected)
-        assert shown(page, "verdicts", "difference (nats)", i) == [pytest.approx(expected["mean"], abs=5.1e-5)]
+        assert shown(page, "verdicts", "difference (nats)", i) == [
+            pytest.approx(expected["mean"], abs=5.1e-5)
+        ]
         ends = [pytest.approx(expected[key], abs=5.1e-5) for key in ("low", "high")]
         assert shown(page, "verdicts", "simultaneous interval", i) == ends
-        assert shown(page, "power", "p (Holm)", i - 1) == [pytest.approx(expected["p_holm"], rel=0.06)]
-        assert shown(page, "power", "p (equivalence)", i - 1) == [pytest.approx(expected["tost_p"], rel=0.06)]
-        word = "equivalent" if expected["tost_p"] < 0.025 else "worse" if expected["p_holm"] < 0.05 else "inconclusive"
+        assert shown(page, "power", "p (Holm)", i - 1) == [
+            pytest.approx(expected["p_holm"], rel=0.06)
+        ]
+        assert shown(page, "power", "p (equivalence)", i - 1) == [
+            pytest.approx(expected["tost_p"], rel=0.06)
+        ]
+        word = (
+            "equivalent"
+            if expected["tost_p"] < 0.025
+            else "worse"
+            if expected["p_holm"] < 0.05
+            else "inconclusive"
+        )
         assert page.column("verdicts", "verdict")[i][0] == word
     for arm in (golden.base, *golden.arms):
         same(row(folder, "final-losses", arm=arm), golden.alone(arm))
@@ -87,7 +106,9 @@ def test_every_pair_and_every_rate(golden: Golden, folder: Path, page: Page) -> 
         for seed, difference in golden.differences(arm, "replicate").items():
             same(row(folder, "differences", arm=arm, seed=seed), {"difference": difference})
     pairs = [d for arm in golden.arms for d in golden.differences(arm, "replicate").values()]
-    assert [float(sort) for _, sort in page.column("differences", "difference (nats)")] == pytest.approx(pairs)
+    assert [
+        float(sort) for _, sort in page.column("differences", "difference (nats)")
+    ] == pytest.approx(pairs)
     for i, arm in enumerate(LABELS):
         same(row(folder, "rates", arm=LABELS[arm]), {"lr": golden.vertex(arm)})
         assert shown(page, "verdicts", "rate chosen", i) == [pytest.approx(golden.vertex(arm))]
@@ -98,25 +119,37 @@ def test_controls_and_tokens_saved(golden: Golden, folder: Path, page: Page) -> 
     for i, (key, why) in enumerate(keys.items(), 1):
         expected = golden.control(why)
         same(row(folder, "controls", key=key), expected)
-        assert shown(page, "controls", "difference (nats)", i) == [pytest.approx(expected["mean"], abs=5.1e-5)]
-    first, again = golden.of(golden.base, "replicate")[0], golden.of(golden.base, "control", "repeat")[0]
+        assert shown(page, "controls", "difference (nats)", i) == [
+            pytest.approx(expected["mean"], abs=5.1e-5)
+        ]
+    first, again = (
+        golden.of(golden.base, "replicate")[0],
+        golden.of(golden.base, "control", "repeat")[0],
+    )
     assert first["loss"] == again["loss"] and first["documents"] == again["documents"]
     assert [text for text, _ in page.column("controls", "outcome")] == ["pass"] * 4
     for i, arm in enumerate(golden.arms):
         expected_share = golden.saved(arm)
         found = row(folder, "tokens-saved", arm=arm)
         if expected_share is None:
-            assert math.isnan(found["saved"]) and "beyond the baseline on half the tokens" in found["reason"]
+            assert (
+                math.isnan(found["saved"])
+                and "beyond the baseline on half the tokens" in found["reason"]
+            )
         else:
             same(found, expected_share)
             assert shown(page, "tokens-saved", "tokens saved", i) == [
                 pytest.approx(100 * expected_share["saved"], abs=0.051)
             ]
-    assert {golden.saved(arm) is None for arm in golden.arms} == {True, False}, "one is told and one refused"
+    assert {golden.saved(arm) is None for arm in golden.arms} == {True, False}, (
+        "one is told and one refused"
+    )
 
 
 def test_confirmation_and_equal_budgets(golden: Golden, folder: Path, page: Page) -> None:
-    again = golden.family({arm: golden.differences(arm, "confirm", None, "confirm") for arm in golden.arms})
+    again = golden.family(
+        {arm: golden.differences(arm, "confirm", None, "confirm") for arm in golden.arms}
+    )
     for arm, expected in again.items():
         found = row(folder, "confirmation", arm=arm, block="confirmation")
         same(found, {key: expected[key] for key in ("mean", "low", "high", "n")})
@@ -126,7 +159,9 @@ def test_confirmation_and_equal_budgets(golden: Golden, folder: Path, page: Page
     assert told in page.text
     for kind in ("flops", "time"):
         trained = [arm for arm in golden.arms if golden.of(arm, "budget", f"equal {kind}")]
-        family = golden.family({arm: golden.differences(arm, "budget", f"equal {kind}") for arm in trained})
+        family = golden.family(
+            {arm: golden.differences(arm, "budget", f"equal {kind}") for arm in trained}
+        )
         budget = {"flops": "equal FLOPs", "time": "equal wall-clock time"}[kind]
         for arm, expected in family.items():
             found = row(folder, "equal-budgets", arm=arm, budget=budget)
@@ -134,7 +169,10 @@ def test_confirmation_and_equal_budgets(golden: Golden, folder: Path, page: Page
             assert found["tokens"] == golden.of(arm, "budget", f"equal {kind}")[0]["tokens"]
         for arm in set(golden.arms) - set(trained):
             refused = row(folder, "equal-budgets", arm=arm, budget=budget)
-            assert math.isnan(refused["mean"]) and "costs what the baseline's does" in refused["reason"]
+            assert (
+                math.isnan(refused["mean"])
+                and "costs what the baseline's does" in refused["reason"]
+            )
 
 
 def test_stability_sensitivity_and_documents(golden: Golden, folder: Path, page: Page) -> None:
@@ -143,7 +181,9 @@ def test_stability_sensitivity_and_documents(golden: Golden, folder: Path, page:
             expected = golden.wilson(arm, phase)
             same(row(folder, "stability", arm=arm, phase=phase), expected)
             low, high = shown(page, "stability", "95 % interval", 2 * i + j)
-            assert (low, high) == pytest.approx((100 * expected["low"], 100 * expected["high"]), abs=0.051)
+            assert (low, high) == pytest.approx(
+                (100 * expected["low"], 100 * expected["high"]), abs=0.051
+            )
         same(row(folder, "sensitivity", arm=arm), golden.sensitivity(arm))
         assert shown(page, "sensitivity", "sensitivity (nats)", i) == [
             pytest.approx(golden.sensitivity(arm)["value"], abs=5.1e-5)
@@ -176,10 +216,20 @@ def test_judging_the_stored_runs_again_gives_what_is_stored(tmp_path: Path) -> N
     assert [change.of for change in found.changes] == ["narrow", "relu2"]
     assert not [change for change in found.changes if change.changed]
     after = folder.read("verdict.json")
-    for key in ("controls", "tokens_saved", "equal", "stability", "sensitivity", "documents", "confirmation"):
+    for key in (
+        "controls",
+        "tokens_saved",
+        "equal",
+        "stability",
+        "sensitivity",
+        "documents",
+        "confirmation",
+    ):
         assert after[key].keys() == before[key].keys()
     for key in ("saved", "interval"):
-        assert after["tokens_saved"]["relu2"][key] == pytest.approx(before["tokens_saved"]["relu2"][key], rel=1e-9)
+        assert after["tokens_saved"]["relu2"][key] == pytest.approx(
+            before["tokens_saved"]["relu2"][key], rel=1e-9
+        )
     for old, new in zip(before["verdicts"], after["verdicts"], strict=True):
         for key in ("mean", "sd", "p_holm", "tost_p"):
             assert new[key] == pytest.approx(old[key], rel=1e-9)
@@ -199,7 +249,17 @@ def test_the_report_needs_neither_the_corpus_nor_torch(tmp_path: Path) -> None:
         "from andrea.cli.app import main\n"
         "sys.exit(main())\n"
     )
-    command = [sys.executable, "-c", code, "report", "golden", "--runs", str(tmp_path / "store"), "--format", "md,json"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "report",
+        "golden",
+        "--runs",
+        str(tmp_path / "store"),
+        "--format",
+        "md,json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     written = next((tmp_path / "store" / "studies").glob("*/report/report.json"))

@@ -1,4 +1,6 @@
-"""Names by others and scripts with mistakes: text stays text in every format, a fault is a line that says where."""
+"""Names by others and scripts with mistakes: text stays text in every format, a fault is a line
+that says where.
+"""
 
 import csv
 import io
@@ -15,11 +17,14 @@ import pytest
 from analysis_store import Writer, finished
 from report_page import read_page
 
-from andrea.analysis import machine, marks, names, text
-from andrea.analysis.build import make_report
-from andrea.analysis.render import drawn, html
+from andrea.analysis.figures import marks
+from andrea.analysis.formats import machine
+from andrea.analysis.formats.build import make_report
+from andrea.analysis.formats.render import drawn, html
 from andrea.analysis.report import Column, Figure, Report, Section, Table
 from andrea.errors import AndreaError, StudyError, UserError
+from andrea.text import names
+from andrea.text import numbers as text
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"
 
@@ -30,22 +35,35 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     return finished(tmp_path_factory.mktemp("whole"))
 
 
-def test_labels_of_control_characters_lines_and_javascripts_own_names_are_drawn(tmp_path: Path) -> None:
+def test_labels_of_control_characters_lines_and_javascripts_own_names_are_drawn(
+    tmp_path: Path,
+) -> None:
     writer = finished(tmp_path, effects={"constructor": 0.08}, arms=("pre", "constructor"))
     evil = "two\nlines\r\0\x1b[31m \u202e$x$"
-    writer.asked["arms"] = {"pre": {"label": evil, "set": {}}, "constructor": {"label": "toString", "set": {}}}
+    writer.asked["arms"] = {
+        "pre": {"label": evil, "set": {}},
+        "constructor": {"label": "toString", "set": {}},
+    }
     writer.asked |= {"question": evil, "factor": evil}
     writer.save()
-    folder = make_report(writer.store, writer.folder, ["html", "md", "json"], SCRIPT, None)[0].parent
+    folder = make_report(writer.store, writer.folder, ["html", "md", "json"], SCRIPT, None)[
+        0
+    ].parent
     shown = read_page(folder / "report.html").column("verdicts", "arm")
     assert [cell for cell, _ in shown] == ["two lines ��[31m �$x$", "toString"]
     for drawing in (folder / "figures").glob("*.svg"):
         ElementTree.parse(drawing)
-    assert "$" not in (folder / "report.md").read_text().split("```")[0], "no formula on a code host"
+    assert "$" not in (folder / "report.md").read_text().split("```")[0], (
+        "no formula on a code host"
+    )
 
 
 def test_no_sign_that_ends_the_drawing_reaches_it() -> None:
-    spec = {"data": {"values": [{"a": "x\0y"}]}, "mark": "text", "encoding": {"text": {"field": "a"}}}
+    spec = {
+        "data": {"values": [{"a": "x\0y"}]},
+        "mark": "text",
+        "encoding": {"text": {"field": "a"}},
+    }
     report = Report("t", "q?", "a.", [Figure("f", "c", spec)], [], {})
     drawings = drawn(report)
     assert "x�y" in drawings["f"] and "x\\u0000y" not in html(report, SCRIPT.parent, drawings)
@@ -62,20 +80,34 @@ def test_csv_holds_what_a_reader_finds_again() -> None:
 
 
 def test_numbers_at_the_ends_of_their_range() -> None:
-    assert [text.number(-0.0), text.signed(-0.0), text.signed(-1e-5)] == ["0.0000", "+0.0000", "−0.0000"]
-    assert [text.number(3.4e38), text.signed(12345678), text.count(-0.4)] == ["3.4e+38", "+12,345,678.0000", "0"]
-    assert [text.signed(nothing) for nothing in (None, np.nan, np.float64("nan"), pd.NA, pd.NaT)] == [text.NOTHING] * 5
+    assert [text.number(-0.0), text.signed(-0.0), text.signed(-1e-5)] == [
+        "0.0000",
+        "+0.0000",
+        "−0.0000",
+    ]
+    assert [text.number(3.4e38), text.signed(12345678), text.count(-0.4)] == [
+        "3.4e+38",
+        "+12,345,678.0000",
+        "0",
+    ]
+    assert [
+        text.signed(nothing) for nothing in (None, np.nan, np.float64("nan"), pd.NA, pd.NaT)
+    ] == [text.NOTHING] * 5
     infinite = [show(np.inf) for show in (text.count, text.memory, text.seconds, text.big)]
     assert infinite == ["inf", "inf MiB", "inf s", "inf"]
 
 
-def test_a_result_whose_numbers_are_none_costs_itself_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_whose_numbers_are_none_costs_itself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from andrea.analysis.load import load
 
     writer = finished(tmp_path)
     run = writer.folder.runs()[-1]["run_id"]
     path = writer.store.folder(run) / "result.json"
-    path.write_text('{"outcome": "completed", "loss": "low", "parameters": {"mlp": "many"}, "steps": true}')
+    path.write_text(
+        '{"outcome": "completed", "loss": "low", "parameters": {"mlp": "many"}, "steps": true}'
+    )
     runs = load(writer.folder, writer.store).runs.set_index("run_id")
     assert not runs.loc[run, "ok"] and np.isnan(runs.loc[run, "loss"]) and runs["ok"].sum() > 5
     assert "no numbers, left out: loss, steps" in capsys.readouterr().err
@@ -87,13 +119,41 @@ HEAD = "from andrea.analysis.report import *\ndef build(s): return Report('t', '
 @pytest.mark.parametrize(
     ("body", "error", "said"),
     [
-        ("import sys\nsys.exit(0)", UserError, r"mine\.py:2: this report script does not run \(SystemExit: 0"),
-        ("def build(s):\n    raise SystemExit(3)", StudyError, r"mine\.py:2: the report failed \(SystemExit: 3"),
-        (f"{HEAD}[Table('x', 'c', s.runs, [Column('arms', 'h')])], [], {{}})", UserError, "'x': no column 'arms'; did"),
-        (f"{HEAD}[Table('x', 'c', s.runs, [Column('arm', 'h', lambda v: 1 / 0)])], [], {{}})", StudyError, r"y:2: .*Z"),
-        (f"{HEAD}[Figure('f', 'c', {{'mark': 'no'}})], [], {{}})", UserError, r"mine\.py: figure 'f' cannot be drawn"),
-        (f"{HEAD}[None], [], {{}})", UserError, r"mine\.py:2: this report has a NoneType among its items"),
-        (f"{HEAD}[], [], {{'../up': s.runs}})", UserError, r"mine\.py:2: frame '\.\./up': its name becomes a file's"),
+        (
+            "import sys\nsys.exit(0)",
+            UserError,
+            r"mine\.py:2: this report script does not run \(SystemExit: 0",
+        ),
+        (
+            "def build(s):\n    raise SystemExit(3)",
+            StudyError,
+            r"mine\.py:2: the report failed \(SystemExit: 3",
+        ),
+        (
+            f"{HEAD}[Table('x', 'c', s.runs, [Column('arms', 'h')])], [], {{}})",
+            UserError,
+            "'x': no column 'arms'; did",
+        ),
+        (
+            f"{HEAD}[Table('x', 'c', s.runs, [Column('arm', 'h', lambda v: 1 / 0)])], [], {{}})",
+            StudyError,
+            r"y:2: .*Z",
+        ),
+        (
+            f"{HEAD}[Figure('f', 'c', {{'mark': 'no'}})], [], {{}})",
+            UserError,
+            r"mine\.py: figure 'f' cannot be drawn",
+        ),
+        (
+            f"{HEAD}[None], [], {{}})",
+            UserError,
+            r"mine\.py:2: this report has a NoneType among its items",
+        ),
+        (
+            f"{HEAD}[], [], {{'../up': s.runs}})",
+            UserError,
+            r"mine\.py:2: frame '\.\./up': its name becomes a file's",
+        ),
     ],
 )
 def test_a_mistake_in_a_script_is_told_with_its_place_and_nothing_is_written(
@@ -111,7 +171,9 @@ def test_a_mistake_in_a_template_is_told_with_its_line(whole: Writer, tmp_path: 
     (tmp_path / "templates" / "report.md.j2").write_text("fine\n{{ nope }}\n")
     script = tmp_path / "mine.py"
     script.write_text(f"{HEAD}[], [], {{}})")
-    with pytest.raises(StudyError, match=r"report\.md\.j2:2: the report cannot be rendered \(UndefinedError"):
+    with pytest.raises(
+        StudyError, match=r"report\.md\.j2:2: the report cannot be rendered \(UndefinedError"
+    ):
         make_report(whole.store, whole.folder, ["json", "md"], script, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -124,12 +186,23 @@ def test_a_row_that_is_shown_again_is_not_made_again() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
-def test_a_watch_that_is_ended_leaves_a_page_that_stays_as_it_is(tmp_path: Path, ending: int) -> None:
+def test_a_watch_that_is_ended_leaves_a_page_that_stays_as_it_is(
+    tmp_path: Path, ending: int
+) -> None:
     writer = Writer(tmp_path / "andrea-runs")
     writer.points = {"evals": 2, "logs": 2}
     writer.tune()
-    command = [sys.executable, "-c", "from andrea.cli.app import main; main()", "report", "norm-placement", "--watch"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as watching:
+    command = [
+        sys.executable,
+        "-c",
+        "from andrea.cli.app import main; main()",
+        "report",
+        "norm-placement",
+        "--watch",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as watching:
         assert watching.stdout is not None and "built in" in watching.stdout.readline()
         page = writer.folder.path / "report" / "report.html"
         assert 'data-refresh="' in page.read_text()[:200]

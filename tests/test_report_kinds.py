@@ -6,7 +6,7 @@ import pytest
 from analysis_store import Writer, finished, swept
 from browser import Browser
 
-from andrea.analysis.build import Job
+from andrea.analysis.formats.build import Job
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.slow
@@ -23,7 +23,9 @@ AXE = """axe.run(document).then((told) => told.violations
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of every kind, from a store with a good study, a stalled arm, another size and a sweep."""
+    """A page of every kind, from a store with a good study, a stalled arm, another size and a
+    sweep.
+    """
     root = tmp_path_factory.mktemp("kinds")
     good = finished(root, digest="a", effects={"post": 0.09})
     larger = finished(root, digest="b", effects={"post": 0.05})
@@ -31,7 +33,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     resolved["arms"]["pre"]["parameters"]["mlp"] *= 10
     larger.folder.write("resolved.json", resolved)
     fates = {"none": {1: "stalled", 2: "diverged"}}
-    finished(root, name="norm <script>", digest="c", arms=("layernorm", "none"), effects={}, fates=fates)
+    finished(
+        root, name="norm <script>", digest="c", arms=("layernorm", "none"), effects={}, fates=fates
+    )
     made = {kind: job(good, kind).make(["html"])[0] for kind in ("leaderboard", "claims")}
     run = next(run["run_id"] for run in good.folder.runs() if run["phase"] == "replicate")
     made["run"] = Job(good.store, REPORTS / "run.py", run=run).make(["html"])[0]
@@ -56,10 +60,14 @@ def test_a_page_draws_everything_and_keeps_nobody_out(
         page.evaluate(axe)
         assert page.evaluate(AXE) == []
         page.set_media(dark=True)
-        assert page.evaluate(AXE.replace("document", "document, {runOnly: ['color-contrast']}")) == []
+        assert (
+            page.evaluate(AXE.replace("document", "document, {runOnly: ['color-contrast']}")) == []
+        )
 
 
-def test_a_click_hides_a_groups_rows_in_the_forest(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_click_hides_a_groups_rows_in_the_forest(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     marks = "[...document.querySelectorAll('#forest .plot path[aria-label]')]"
     worse = f"{marks}.filter((path) => path.ariaLabel.includes('verdict: worse')).length"
     with browser.page(pages["leaderboard"]) as page:
@@ -69,7 +77,9 @@ def test_a_click_hides_a_groups_rows_in_the_forest(browser: Browser, pages: dict
         assert page.complaints == []
 
 
-def test_a_pointer_on_a_trial_follows_it_across_the_axes(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_pointer_on_a_trial_follows_it_across_the_axes(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     paths = "[...document.querySelectorAll('#parallel-coordinates .plot path')]"
     thick = f"{paths}.filter((path) => path.getAttribute('stroke-width') === '4').length"
     mark = f"{paths}.find((path) => /trial: 7; parameter: train.lr/.test(path.ariaLabel))"

@@ -1,4 +1,6 @@
-"""The leaderboard: every arm of every study on its row, with its regime, and nothing compared that may not be."""
+"""The leaderboard: every arm of every study on its row, with its regime, and nothing compared that
+may not be.
+"""
 
 import json
 from pathlib import Path
@@ -11,10 +13,12 @@ from analysis_store import Writer, finished
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from andrea.analysis import board, forest, growth
-from andrea.analysis.build import Job, load_script
+from andrea.analysis.chapters import sizes as growth
+from andrea.analysis.figures import forest
+from andrea.analysis.formats.build import Job, load_script
 from andrea.analysis.load import load_all
 from andrea.analysis.report import Report, Table
+from andrea.analysis.tables import leaderboard as board
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
@@ -41,7 +45,9 @@ def told_exploratory(writer: Writer) -> None:
 
 @pytest.fixture(scope="module")
 def writers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writer]:
-    """A store with eight studies: one ablation at three sizes, three others, one exploratory, one half finished."""
+    """A store with eight studies: one ablation at three sizes, three others, one exploratory, one
+    half finished.
+    """
     root = tmp_path_factory.mktemp("board")
     shifts = {"small": 0.09, "middle": 0.05, "large": 0.02}
     made = {
@@ -60,8 +66,12 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writer]:
         protocol={"m": 0.03},
     )
     fates = {"none": {1: "stalled", 2: "diverged"}}
-    made["norm"] = finished(root, name="norm", digest="norm", arms=("layer", "none"), effects={}, fates=fates)
-    made["early"] = finished(root, name="early", digest="early", arms=("a", "b"), effects={"b": 0.2})
+    made["norm"] = finished(
+        root, name="norm", digest="norm", arms=("layer", "none"), effects={}, fates=fates
+    )
+    made["early"] = finished(
+        root, name="early", digest="early", arms=("a", "b"), effects={"b": 0.2}
+    )
     told_exploratory(made["early"])
     half = made["half"] = Writer(root, name="half", digest="half", arms=("a", "b"))
     half.tune()
@@ -74,11 +84,17 @@ def rejudged(writer: Writer, noise: Any) -> None:
     for (arm, seed), loss in list(writer.losses.items()):
         if arm == "post":
             changed = loss + float(noise[seed % len(noise)])
-            run = next(r for r in writer.folder.runs() if (r["arm"], r["phase"], r["seed"]) == (arm, "replicate", seed))
+            run = next(
+                r
+                for r in writer.folder.runs()
+                if (r["arm"], r["phase"], r["seed"]) == (arm, "replicate", seed)
+            )
             path = writer.store.folder(run["run_id"]) / "result.json"
             path.write_text(json.dumps(json.loads(path.read_text()) | {"loss": changed}))
             writer.losses[arm, seed] = changed
-            writer.replicates[arm][seed] = type(writer.replicates[arm][seed])(changed, "completed", False, "e" * 64)
+            writer.replicates[arm][seed] = type(writer.replicates[arm][seed])(
+                changed, "completed", False, "e" * 64
+            )
     writer.judge()
 
 
@@ -113,15 +129,21 @@ def differences(writer: Writer, arm: str) -> dict[int, float]:
 
 
 def row_of(rows: pd.DataFrame, study: str, effect: str) -> dict[Any, Any]:
-    return rows[rows["study"].str.endswith(f"-{study}") & (rows["effect"] == effect)].to_dict("records")[0]
+    return rows[rows["study"].str.endswith(f"-{study}") & (rows["effect"] == effect)].to_dict(
+        "records"
+    )[0]
 
 
-def test_a_rows_effect_and_interval_are_those_of_the_losses(writers: dict[str, Writer], rows: pd.DataFrame) -> None:
+def test_a_rows_effect_and_interval_are_those_of_the_losses(
+    writers: dict[str, Writer], rows: pd.DataFrame
+) -> None:
     for name, arm, k in (("small", "post", 1), ("optimizer", "muon", 2), ("optimizer", "sgd", 2)):
         d = np.array(list(differences(writers[name], arm).values()))
         low, high = stats.ttest_1samp(d, 0).confidence_interval(1 - 0.05 / k)
         row = row_of(rows, name, arm)
-        assert (row["mean"], row["low"], row["high"]) == pytest.approx((d.mean(), low, high), abs=1e-9)
+        assert (row["mean"], row["low"], row["high"]) == pytest.approx(
+            (d.mean(), low, high), abs=1e-9
+        )
         assert row["n"] == 5
 
 
@@ -137,7 +159,11 @@ def test_p_of_the_whole_board_is_holms_over_all_its_rows(rows: pd.DataFrame) -> 
 def test_unstable_exploratory_and_unfinished_rows_are_shown_without_a_number(
     rows: pd.DataFrame, report: Report
 ) -> None:
-    without = {("norm", "none"): "unstable", ("early", "b"): "worse (exploratory)", ("half", "b"): "pending"}
+    without = {
+        ("norm", "none"): "unstable",
+        ("early", "b"): "worse (exploratory)",
+        ("half", "b"): "pending",
+    }
     there = {(row["ablation"], row["arm"]): row for row in shown(report, "board")}
     for (study, effect), word in without.items():
         row = row_of(rows, study, effect)
@@ -147,10 +173,14 @@ def test_unstable_exploratory_and_unfinished_rows_are_shown_without_a_number(
     assert "half-half: 23 of 24 planned runs done" in text_of(report)
     assert "; 1 of them exploratory, so without a number." in report.answer
     board = next(item for item in report.head if isinstance(item, Table) and item.name == "board")
-    assert not [row[1].badge for row in board.rows() if not row[1].badge.isalpha()], "a badge is the word alone"
+    assert not [row[1].badge for row in board.rows() if not row[1].badge.isalpha()], (
+        "a badge is the word alone"
+    )
 
 
-def test_studies_of_other_sizes_keep_rows_of_their_own_with_their_regime(rows: pd.DataFrame, report: Report) -> None:
+def test_studies_of_other_sizes_keep_rows_of_their_own_with_their_regime(
+    rows: pd.DataFrame, report: Report
+) -> None:
     mine = rows[rows["ablation"] == "norm-placement"]
     assert list(mine["parameters"]) == [185_088, 740_352, 2_961_408]  # from small to large
     assert mine["regime"].nunique() == 3
@@ -212,7 +242,9 @@ def test_other_tokens_or_another_corpus_are_no_sizes_of_one_ablation(tmp_path: P
     assert growth.groups(load_all(store))[0] == []
 
 
-def test_arms_of_one_name_that_are_set_otherwise_are_no_sizes_of_one_ablation(tmp_path: Path) -> None:
+def test_arms_of_one_name_that_are_set_otherwise_are_no_sizes_of_one_ablation(
+    tmp_path: Path,
+) -> None:
     store = finished(tmp_path, digest="a").store
     other = finished(tmp_path, digest="b", arms=("pre", "post"))
     grown(other, 4)
@@ -232,7 +264,10 @@ def test_an_unknown_regret_at_one_size_leaves_the_slope_open(tmp_path: Path) -> 
     verdict["verdicts"][0]["regret"] = None
     large.folder.write("verdict.json", verdict)
     [group], _ = growth.groups(load_all(store))
-    assert list(growth.slopes(group)["word"]) == ["uncertain"] and growth.slopes(group)["regret"].isna().all()
+    assert (
+        list(growth.slopes(group)["word"]) == ["uncertain"]
+        and growth.slopes(group)["regret"].isna().all()
+    )
 
 
 def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
@@ -242,7 +277,9 @@ def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
     }
     arms = ("pre+warm", "pre+cold", "post+warm", "post+cold")
     shifts = {"pre+cold": 0.02, "post+warm": 0.06, "post+cold": 0.16}
-    writer = finished(tmp_path, arms=arms, effects=shifts, factors=factors, factor="norm_placement × warmup")
+    writer = finished(
+        tmp_path, arms=arms, effects=shifts, factors=factors, factor="norm_placement × warmup"
+    )
     told = board.rows(load_all(writer.store))
     main = told[told["kind"] == "main effect"].set_index("effect")
     seeds = sorted({seed for _, seed in writer.losses})
@@ -252,7 +289,9 @@ def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
     assert (told["kind"] == "arm").sum() == 3 and len(main) == 2
 
 
-def test_the_forest_has_a_line_per_row_and_study_and_stretches_far_effects(rows: pd.DataFrame) -> None:
+def test_the_forest_has_a_line_per_row_and_study_and_stretches_far_effects(
+    rows: pd.DataFrame,
+) -> None:
     lines = forest.lines(rows)
     assert len(lines) == len(rows) + rows["study"].nunique()
     assert forest.stretched(rows)  # SGD is 1.2 nats off, m is 0.03

@@ -1,4 +1,6 @@
-"""A large study's report: drawn points are picked from the logged ones, the page stays small, the files keep all."""
+"""A large study's report: drawn points are picked from the logged ones, the page stays small, the
+files keep all.
+"""
 
 import io
 import json
@@ -11,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from andrea.analysis.build import make_report
+from andrea.analysis.formats.build import make_report
 from andrea.analysis.load import load
 from andrea.store.studies import StudyFolder
 
@@ -30,7 +32,9 @@ def test_a_report_of_50_runs_and_2000_points_is_small_and_quick(
     script = ROOT / "reports" / "comparison.py"
     start = time.process_time()
     page, *files = make_report(study.store, StudyFolder(study.path), ["html", "parquet"], script)
-    assert time.process_time() - start < 10, "seconds of processors: others may be at work on this machine"
+    assert time.process_time() - start < 10, (
+        "seconds of processors: others may be at work on this machine"
+    )
     assert page.stat().st_size < 4_000_000
     kept = {path.stem: pd.read_parquet(path) for path in files if path.stem in ("curves", "runs")}
     assert len(kept["curves"]) == 50 * 2_000 and len(kept["runs"]) == 50
@@ -44,9 +48,15 @@ def test_a_report_of_50_runs_and_2000_points_is_small_and_quick(
 
 def drawn_in(page: Path, title: str) -> pd.DataFrame:
     """The thin lines of the figure with this axis."""
-    specs = re.findall(r'<script type="application/json" class="spec">(.*?)</script>', page.read_text(), re.DOTALL)
+    specs = re.findall(
+        r'<script type="application/json" class="spec">(.*?)</script>', page.read_text(), re.DOTALL
+    )
     spec = next(json.loads(text) for text in specs if f'"title": "{title}"' in text)
-    tables = [pd.read_csv(io.StringIO(text)) for text in _texts(spec) if text.startswith("arm,tokens,loss,")]
+    tables = [
+        pd.read_csv(io.StringIO(text))
+        for text in _texts(spec)
+        if text.startswith("arm,tokens,loss,")
+    ]
     assert len(tables) == 1
     return tables[0]
 

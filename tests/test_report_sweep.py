@@ -1,4 +1,6 @@
-"""The report on a sweep: what mattered, all parameters together, and what is not told of too few trials."""
+"""The report on a sweep: what mattered, all parameters together, and what is not told of too few
+trials.
+"""
 
 import re
 from pathlib import Path
@@ -8,10 +10,12 @@ import pandas as pd
 import pytest
 from analysis_store import swept
 
-from andrea.analysis import importances, parallel, summaries
-from andrea.analysis.build import load_script, make_report
+from andrea.analysis.figures import importances
+from andrea.analysis.figures import parallel_coordinates as parallel
+from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import load
 from andrea.analysis.report import Report
+from andrea.analysis.tables import summaries
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "sweep.py"
 SPACE = {
@@ -34,11 +38,18 @@ def searched(n: int, seed: int, curvature: float = 0.09) -> pd.DataFrame:
 def shares(trials: pd.DataFrame) -> dict[str, float]:
     """Importances without the resamples."""
     kinds = {name: importances._distribution(trials[name], SPACE[name]) for name in SPACE}
-    rows = [{name: importances._value(row[name], kinds[name]) for name in SPACE} for row in trials.to_dict("records")]
-    return dict(zip(SPACE, importances._shares(rows, trials["loss"].to_numpy(), kinds), strict=True))
+    rows = [
+        {name: importances._value(row[name], kinds[name]) for name in SPACE}
+        for row in trials.to_dict("records")
+    ]
+    return dict(
+        zip(SPACE, importances._shares(rows, trials["loss"].to_numpy(), kinds), strict=True)
+    )
 
 
-def test_at_the_fewest_trials_the_parameter_that_decides_comes_first_and_idle_ones_get_little() -> None:
+def test_at_the_fewest_trials_the_parameter_that_decides_comes_first_and_idle_ones_get_little() -> (
+    None
+):
     found = [shares(searched(importances.FEWEST, seed)) for seed in range(40)]
     first = sum(max(one, key=lambda name: one[name]) == "train.lr" for one in found)
     assert first >= 36
@@ -72,7 +83,10 @@ def test_a_searched_range_keeps_its_kind() -> None:
     whole = importances._distribution(pd.Series([1, 2, 8]), {"low": 1, "high": 8})
     assert getattr(whole, "step", None) == 1 and getattr(whole, "high", None) == 8
     log = importances._distribution(pd.Series([1e-3]), SPACE["train.lr"])
-    assert getattr(log, "log", False) and (getattr(log, "low", 0), getattr(log, "high", 0)) == (1e-4, 1e-1)
+    assert getattr(log, "log", False) and (getattr(log, "low", 0), getattr(log, "high", 0)) == (
+        1e-4,
+        1e-1,
+    )
     chosen = importances._distribution(pd.Series([None, 0.5]), SPACE["train.clip"])
     assert getattr(chosen, "choices", ()) == ("0.5", "1", "none")
 
@@ -82,7 +96,11 @@ def test_the_best_quarter_is_that_of_all_finished_trials() -> None:
     trials.loc[0, ["ok", "outcome"]] = [False, "stalled"]
     trials.loc[1, "loss"] = np.nan  # not there yet
     groups = parallel.groups(trials)
-    assert groups.value_counts().to_dict() == {parallel.REST: 13, parallel.BEST: 5, parallel.LOST: 1}
+    assert groups.value_counts().to_dict() == {
+        parallel.REST: 13,
+        parallel.BEST: 5,
+        parallel.LOST: 1,
+    }
     best = trials[trials["ok"]].nsmallest(5, "loss").index
     assert set(groups[groups == parallel.BEST].index) == set(best)
 
@@ -120,7 +138,9 @@ def test_the_report_says_how_many_trials_importance_stands_on(report: Report) ->
 
 def test_a_line_per_trial_with_a_point_on_every_axis(report: Report) -> None:
     [figure] = [figure for figure in report.figures() if figure.name == "parallel-coordinates"]
-    [points] = [drawn for drawn in figure.spec["datasets"].values() if drawn.startswith("place,axis")]
+    [points] = [
+        drawn for drawn in figure.spec["datasets"].values() if drawn.startswith("place,axis")
+    ]
     rows = points.strip().splitlines()[1:]
     assert len(rows) == 24 * 3  # the loss has an axis too
     assert set(figure.legend) == {parallel.BEST, parallel.REST, parallel.LOST}
@@ -130,6 +150,11 @@ def test_a_line_per_trial_with_a_point_on_every_axis(report: Report) -> None:
 def test_a_small_sweep_is_shown_without_importance(tmp_path: Path) -> None:
     writer = swept(tmp_path, trials=8, unfinished=2)
     told = make_report(writer.store, writer.folder, ["md"], SCRIPT)[0].read_text()
-    assert "6 finished trials are too few to tell; from 20 on it is told" in re.sub(r"\\(.)", r"\1", told)
+    assert "6 finished trials are too few to tell; from 20 on it is told" in re.sub(
+        r"\\(.)", r"\1", told
+    )
     assert (writer.folder.path / "report" / "figures" / "parallel-coordinates.svg").exists()
-    assert summaries.parameter_names(load(writer.folder, writer.store)) == ["train.lr", "train.weight_decay"]
+    assert summaries.parameter_names(load(writer.folder, writer.store)) == [
+        "train.lr",
+        "train.weight_decay",
+    ]

@@ -1,4 +1,6 @@
-"""`andrea report`: kinds, several studies, a run; `--watch`: built again as the study moves, and when it ends."""
+"""`andrea report`: kinds, several studies, a run; `--watch`: built again as the study moves, and
+when it ends.
+"""
 
 import json
 import threading
@@ -10,9 +12,9 @@ from analysis_store import Writer, finished
 from report_page import read_page
 from typer.testing import CliRunner
 
-from andrea.analysis import watch as watching
-from andrea.analysis.build import FORMATS, Job, Vanished
-from andrea.analysis.watch import Watched, watch
+from andrea.analysis.formats import watch as watching
+from andrea.analysis.formats.build import FORMATS, Job, Vanished
+from andrea.analysis.formats.watch import Watched, watch
 from andrea.cli.app import app
 from andrea.errors import UserError
 
@@ -28,7 +30,9 @@ from andrea.analysis.report import Report
 def build_many(studies):
     return Report("all", "How many?", f"{len(studies)} studies", [], [], {})
 """
-ONE = MANY.replace("build_many(studies)", "build_run(run)").replace("{len(studies)} studies", "run {run.run_id}")
+ONE = MANY.replace("build_many(studies)", "build_run(run)").replace(
+    "{len(studies)} studies", "run {run.run_id}"
+)
 
 
 def andrea(*arguments: str) -> tuple[int, str, str]:
@@ -61,7 +65,9 @@ def answer(page: Path) -> str:
     return page.read_text().partition('<p class="answer">')[2].partition("</p>")[0]
 
 
-def test_a_report_of_ones_own_in_the_working_folder_is_found_and_lies_beside_the_usual_one(half: Writer) -> None:
+def test_a_report_of_ones_own_in_the_working_folder_is_found_and_lies_beside_the_usual_one(
+    half: Writer,
+) -> None:
     status, out, err = andrea("report", "norm-placement", "--kind", "mine", "--format", "html,json")
     assert (status, err) == (0, "")
     page = Path(out.strip())
@@ -73,7 +79,9 @@ def test_a_report_of_ones_own_in_the_working_folder_is_found_and_lies_beside_the
 def test_a_report_that_shadows_a_shipped_one_says_so(half: Writer) -> None:
     (Path("reports") / "comparison.py").write_text(OWN)
     status, out, err = andrea("report", "norm-placement", "--format", "html")
-    assert status == 0 and "reports/comparison.py of this folder hides the shipped comparison" in err
+    assert (
+        status == 0 and "reports/comparison.py of this folder hides the shipped comparison" in err
+    )
     assert answer(Path(out.strip())) == "18 runs, 16 good."
     assert Path(out.strip()).parent == half.folder.path / "report"
 
@@ -83,7 +91,9 @@ def test_a_kind_on_all_studies_needs_no_name_and_takes_some(half: Writer) -> Non
     assert status == 0
     assert json.loads(out) == {"all": [str(half.store.root / "reports/all/report.html")]}
     assert answer(Path("andrea-runs/reports/all/report.html")) == "1 studies"
-    status, out, _ = andrea("report", "norm-placement", "--kind", "all", "--format", "html", "--out", "here")
+    status, out, _ = andrea(
+        "report", "norm-placement", "--kind", "all", "--format", "html", "--out", "here"
+    )
     assert (status, out) == (0, "here/report.html\n")
 
 
@@ -103,7 +113,11 @@ def test_a_run_is_watched_until_it_has_ended(half: Writer, monkeypatch: pytest.M
     Steps(monkeypatch, lambda: None, lambda: half.train(run, 2.5))
     job = Job(half.store, Path("reports/one.py"), run=run["run_id"][:8].upper())
     watch([Watched(job, "it")], said.append, said.append)
-    assert ["0 of 1 runs done; built" in said[0], "1 of 1 runs done, complete" in said[1], len(said)] == [True, True, 2]
+    assert [
+        "0 of 1 runs done; built" in said[0],
+        "1 of 1 runs done, complete" in said[1],
+        len(said),
+    ] == [True, True, 2]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +130,10 @@ def test_a_run_is_watched_until_it_has_ended(half: Writer, monkeypatch: pytest.M
         (["norm-placement", "--kind", "min"], "did you mean 'mine'?"),
         (["norm-placement", "--format", "jsn"], "--format: unknown 'jsn'; did you mean 'json'?"),
         (["norm-placement", "--format", ","], "--format: names none"),
-        (["norm-placement", "--kind", "mine", "--watch", "--format", "htm"], "did you mean 'html'?"),
+        (
+            ["norm-placement", "--kind", "mine", "--watch", "--format", "htm"],
+            "did you mean 'html'?",
+        ),
     ],
 )
 def test_a_request_that_is_wrong_is_one_line(half: Writer, arguments: list[str], said: str) -> None:
@@ -131,7 +148,9 @@ def test_a_script_that_defines_two_kinds_of_report_is_refused(half: Writer) -> N
     assert status == 2 and "there is build and build_many" in err
 
 
-def test_a_study_that_is_complete_is_built_once_in_all_formats_and_the_watch_ends(tmp_path: Path) -> None:
+def test_a_study_that_is_complete_is_built_once_in_all_formats_and_the_watch_ends(
+    tmp_path: Path,
+) -> None:
     writer = finished(tmp_path / "andrea-runs")
     status, out, err = andrea("report", "norm-placement", "--kind", "mine", "--watch")
     assert (status, err) == (0, "") and out.count("\n") == 1
@@ -154,7 +173,9 @@ class Steps:
             step()
 
 
-def test_a_watched_report_follows_its_study_until_it_is_complete(half: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_report_follows_its_study_until_it_is_complete(
+    half: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     page = half.folder.path / "report-mine" / "report.html"
     seen: list[str] = []
@@ -172,15 +193,21 @@ def test_a_watched_report_follows_its_study_until_it_is_complete(half: Writer, m
         half.judge()
 
     Steps(monkeypatch, more, look, lambda: None, end)
-    one = Watched(Job(half.store, Path("reports/mine.py"), (half.folder,)), "norm-placement", ["html"])
+    one = Watched(
+        Job(half.store, Path("reports/mine.py"), (half.folder,)), "norm-placement", ["html"]
+    )
     watch([one], said.append, said.append)
     assert seen == ["18 runs, 16 good.", "19 runs, 17 good.", "19 runs, 17 good."]
     assert len(said) == 3, "no line for a look that found nothing new"
-    assert "18 of 18 runs done" in said[0] and "19 of 19" in said[1] and said[2].count("complete") == 1
+    assert (
+        "18 of 18 runs done" in said[0] and "19 of 19" in said[1] and said[2].count("complete") == 1
+    )
     assert "data-refresh" not in page.read_text().split("<head>")[0]
 
 
-def test_a_build_that_fails_is_said_once_and_tried_again(half: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_is_said_once_and_tried_again(
+    half: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = Path("reports/mine.py")
     said: list[str] = []
     complaints: list[str] = []
@@ -192,9 +219,16 @@ def test_a_build_that_fails_is_said_once_and_tried_again(half: Writer, monkeypat
         lambda: script.write_text("def build(study:\n"),
         lambda: (script.write_text(OWN), half.judge()),
     )
-    watch([Watched(Job(half.store, script, (half.folder,)), "it", ["html"])], said.append, complaints.append)
+    watch(
+        [Watched(Job(half.store, script, (half.folder,)), "it", ["html"])],
+        said.append,
+        complaints.append,
+    )
     assert len(said) == 2 and len(complaints) == 2
-    assert "it: not built, will try again: reports/mine.py:4: the report failed (AttributeError" in complaints[0]
+    assert (
+        "it: not built, will try again: reports/mine.py:4: the report failed (AttributeError"
+        in complaints[0]
+    )
     assert "SyntaxError" in complaints[1]
 
 
@@ -218,7 +252,9 @@ def test_a_study_that_vanishes_ends_the_watch_and_is_not_made_again(
     assert not half.folder.path.exists()
 
 
-def test_ctrl_c_ends_the_watch_and_leaves_a_page_that_stays(half: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_watch_and_leaves_a_page_that_stays(
+    half: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -227,7 +263,9 @@ def test_ctrl_c_ends_the_watch_and_leaves_a_page_that_stays(half: Writer, monkey
     assert status == 130 and "18 of 18 runs done; built" in out and err == "andrea: interrupted\n"
     page = half.folder.path / "report-mine" / "report.html"
     assert "data-refresh" not in page.read_text().split("<head>")[0]
-    assert [path.name for path in page.parent.iterdir()] == ["report.html"], "all formats come with the last run"
+    assert [path.name for path in page.parent.iterdir()] == ["report.html"], (
+        "all formats come with the last run"
+    )
 
 
 def test_a_reader_never_sees_half_a_page(half: Writer) -> None:
@@ -253,7 +291,9 @@ def test_a_reader_never_sees_half_a_page(half: Writer) -> None:
 
 
 @pytest.mark.slow
-def test_a_half_finished_studys_page_says_what_is_missing_and_that_it_loads_itself_again(half: Writer) -> None:
+def test_a_half_finished_studys_page_says_what_is_missing_and_that_it_loads_itself_again(
+    half: Writer,
+) -> None:
     job = Job(half.store, REPORTS / "comparison.py", (half.folder,))
     text = read_page(job.make(["html"], refresh=10)[0]).text
     assert "Half finished" in text and "3 replicates not planned yet" in text
@@ -263,7 +303,11 @@ def test_a_half_finished_studys_page_says_what_is_missing_and_that_it_loads_itse
 
 def test_the_report_that_the_guide_shows_works(half: Writer) -> None:
     guide = (Path(__file__).parents[1] / "docs" / "reports.md").read_text(encoding="utf-8")
-    [script] = [part for part in guide.split("```python\n") if part.startswith('"""How long every arm took."""')]
+    [script] = [
+        part
+        for part in guide.split("```python\n")
+        if part.startswith('"""How long every arm took."""')
+    ]
     (Path("reports") / "time.py").write_text(script.partition("```")[0])
     status, out, _ = andrea("report", "norm-placement", "--kind", "time", "--format", "html,csv")
     assert status == 0 and answer(Path(out.strip())).endswith("seconds in all.")

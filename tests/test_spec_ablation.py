@@ -6,7 +6,7 @@ import pytest
 
 from andrea.config import dotted
 from andrea.errors import UserError
-from andrea.study.ablation import Ablation
+from andrea.study.question.ablation import Ablation
 
 GOOD = """\
 question: Does it matter?
@@ -43,7 +43,9 @@ def faults(tmp_path: Path, text: str) -> list[str]:
         Ablation.load(path)
     told = str(caught.value)
     assert told.count(str(path)) == 1  # however many faults
-    return [line.strip().removeprefix("line ") for line in told.replace(f"{path}:", "").splitlines()]
+    return [
+        line.strip().removeprefix("line ") for line in told.replace(f"{path}:", "").splitlines()
+    ]
 
 
 def change(old: str, new: str) -> str:
@@ -55,7 +57,11 @@ def test_an_arm_is_what_it_sets_over_the_sections_over_the_preset(tmp_path: Path
     ablation = Ablation.load(written(tmp_path, GOOD))
     assert ablation.name == "mine" and ablation.path == tmp_path / "mine.yaml"
     config = ablation.arm_config("post")
-    assert (config.model.norm_placement, config.model.n_layer, config.model.d_model) == ("post", 2, 48)
+    assert (config.model.norm_placement, config.model.n_layer, config.model.d_model) == (
+        "post",
+        2,
+        48,
+    )
     assert config.train.tokens == 4096
     assert (ablation.label("post"), ablation.label("pre")) == ("post-norm", "pre")
     assert ablation.arms["post"].set == {"model.norm_placement": "post"}
@@ -74,7 +80,11 @@ def test_a_dumped_ablation_is_the_same_ablation() -> None:
             "protocol": {"m": 0.1},
         }
     )
-    assert ablation.model_dump()["arms"]["b"] == {"label": "no bias", "center": None, "set": {"model.bias": False}}
+    assert ablation.model_dump()["arms"]["b"] == {
+        "label": "no bias",
+        "center": None,
+        "set": {"model.bias": False},
+    }
     assert Ablation.model_validate(ablation.model_dump()) == ablation
 
 
@@ -95,14 +105,18 @@ def test_every_fault_is_named_with_its_line_in_one_message(tmp_path: Path) -> No
 
 
 def test_a_fault_of_the_file_does_not_hide_those_of_the_arms(tmp_path: Path) -> None:
-    text = GOOD.replace("factor: norm_placement\n", "").replace("placement: post,", "placement: pots, train.lr: 1,")
+    text = GOOD.replace("factor: norm_placement\n", "").replace(
+        "placement: post,", "placement: pots, train.lr: 1,"
+    )
     found = faults(tmp_path, text.replace("baseline: pre", "baseline: prre"))
     assert [line.partition(":")[0] for line in found] == ["1", "3", "6", "6"]
     assert "factor: required and missing" in found[0] and "did you mean 'post'" in found[2]
 
 
 def test_a_key_given_twice_is_a_fault(tmp_path: Path) -> None:
-    assert faults(tmp_path, GOOD + "preset: gpt2\n") == ["20: preset is given twice; the first is on line 11"]
+    assert faults(tmp_path, GOOD + "preset: gpt2\n") == [
+        "20: preset is given twice; the first is on line 11"
+    ]
     twice = change("  n_layer: 2\n", "  n_layer: 2\n  n_layer: 3\n")
     assert faults(tmp_path, twice) == ["14: n_layer is given twice; the first is on line 13"]
 
@@ -136,18 +150,23 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("data.source: 'text:x'", "all arms read the same text"),
         (
             "norm: x",
-            "an arm holds dotted settings, as in model.norm_placement: post, and a label; did you mean 'model.norm'",
+            "an arm holds dotted settings, as in model.norm_placement: post, and a label; did you "
+            "mean 'model.norm'",
         ),
         ("activation: relu", "did you mean 'model.activation'?"),
     ],
 )
-def test_an_arm_may_not_set_what_makes_a_comparison_unfair(tmp_path: Path, setting: str, reason: str) -> None:
+def test_an_arm_may_not_set_what_makes_a_comparison_unfair(
+    tmp_path: Path, setting: str, reason: str
+) -> None:
     found = faults(tmp_path, change("placement: post,", f"placement: post, {setting},"))
     assert len(found) == 1 and found[0].startswith("7: arms.post: ") and reason in found[0]
 
 
 def test_the_sections_may_not_set_what_the_protocol_chooses(tmp_path: Path) -> None:
-    assert faults(tmp_path, change("  tokens: 4096", "  lr: 1e-3"))[0].startswith("17: train.lr: the protocol tunes")
+    assert faults(tmp_path, change("  tokens: 4096", "  lr: 1e-3"))[0].startswith(
+        "17: train.lr: the protocol tunes"
+    )
     found = faults(tmp_path, change("source: sotu", "eval_part: tune"))
     assert found[0].startswith("15: data.eval_part: ")
 
@@ -161,7 +180,9 @@ def test_the_baseline_is_an_arm_and_there_are_at_least_two(tmp_path: Path) -> No
 
 
 def test_arms_differ_in_what_they_resolve_to(tmp_path: Path) -> None:
-    same = change("{model.norm_placement: post, label: post-norm}", "{model.n_layer: 2, label: another name}")
+    same = change(
+        "{model.norm_placement: post, label: post-norm}", "{model.n_layer: 2, label: another name}"
+    )
     assert faults(tmp_path, same) == ["7: arms.post: the same configuration as arm pre"]
 
 
@@ -175,18 +196,26 @@ def test_a_fault_of_the_model_is_named_where_it_was_written(tmp_path: Path) -> N
     of_both = change("  n_layer: 2", "  n_head: 5")
     assert [f for f in faults(tmp_path, of_both) if "n_head 5 does not divide d_model 48" in f]
     unknown = change("placement: post,", "placement: post, model.activatoin: relu,")
-    assert faults(tmp_path, unknown) == ["7: arms.post: model.activatoin: unknown; did you mean 'activation'?"]
+    assert faults(tmp_path, unknown) == [
+        "7: arms.post: model.activatoin: unknown; did you mean 'activation'?"
+    ]
 
 
 def test_arms_that_differ_in_several_settings_have_a_factor_of_any_name(tmp_path: Path) -> None:
-    whole = change("placement: post,", "placement: post, model.norm: rmsnorm, model.activation: swiglu,")
+    whole = change(
+        "placement: post,", "placement: post, model.norm: rmsnorm, model.activation: swiglu,"
+    )
     named = whole.replace("factor: norm_placement", "factor: whole block")
     assert Ablation.load(written(tmp_path, named)).factor == "whole block"
-    assert "no setting" in faults(tmp_path, whole.replace("factor: norm_placement", f"factor: {'b' * 41}"))[0]
+    assert (
+        "no setting"
+        in faults(tmp_path, whole.replace("factor: norm_placement", f"factor: {'b' * 41}"))[0]
+    )
     dot = faults(tmp_path, whole.replace("factor: norm_placement", "factor: model.blok"))
     assert dot[0].startswith("3: factor 'model.blok' is no setting that the arms differ in")
     assert faults(tmp_path, change("factor: norm_placement", "factor: norm_placment")) == [
-        "3: factor 'norm_placment' is no setting that the arms differ in; did you mean 'norm_placement'?"
+        "3: factor 'norm_placment' is no setting that the arms differ in; did you mean "
+        "'norm_placement'?"
     ]
 
 
@@ -197,14 +226,22 @@ def test_an_arm_name_can_stand_in_a_path(tmp_path: Path) -> None:
 
 def test_names_are_what_is_written(tmp_path: Path) -> None:
     """YAML reads `no`, `on` and `8` as False, True and a number."""
-    text = change("  pre: {", "  no: {").replace("  post: {", "  8: {").replace("baseline: pre", 'baseline: "no"')
+    text = (
+        change("  pre: {", "  no: {")
+        .replace("  post: {", "  8: {")
+        .replace("baseline: pre", 'baseline: "no"')
+    )
     assert list(Ablation.load(written(tmp_path, text)).arms) == ["no", "8"]
 
 
 def test_overrides_lie_over_the_sections_and_under_the_arms(tmp_path: Path) -> None:
     ablation = Ablation.load(written(tmp_path, GOOD))
     changed = ablation.override({"model.n_layer": 4, "protocol.seeds": 3, "match.on": "none"})
-    assert (changed.arm_config("pre").model.n_layer, changed.protocol.seeds, changed.match.on) == (4, 3, "none")
+    assert (changed.arm_config("pre").model.n_layer, changed.protocol.seeds, changed.match.on) == (
+        4,
+        3,
+        "none",
+    )
     assert changed.name == "mine" and ablation.model["n_layer"] == 2
     assert changed.arms == ablation.arms
     assert ablation.arm_config("post", {"train.batch_size": 4}).train.batch_size == 4
@@ -219,7 +256,15 @@ def test_a_preset_of_the_command_line_goes_over_the_files_model(tmp_path: Path) 
 def test_bad_overrides_are_refused_together(tmp_path: Path) -> None:
     ablation = Ablation.load(written(tmp_path, GOOD))
     with pytest.raises(UserError) as caught:
-        ablation.override({"train.lr": 1, "model.norm_placement": "pre", "modle.n_layer": 2, "arms.pre": {}, "seed": 2})
+        ablation.override(
+            {
+                "train.lr": 1,
+                "model.norm_placement": "pre",
+                "modle.n_layer": 2,
+                "arms.pre": {},
+                "seed": 2,
+            }
+        )
     message = str(caught.value)
     for part in (
         "train.lr: the protocol",
@@ -247,7 +292,11 @@ SHIPPED = sorted((Path(__file__).parents[1] / "ablations").glob("*.yaml"))
 def test_s72_every_arm_descends_from_the_baseline_whatever_is_laid_over_it(path: Path) -> None:
     ablation = Ablation.load(path)
     laid = {"train.weight_decay": 0.3, "model.n_layer": 3, "train.adam_eps": 1e-6}
-    free = {key: value for key, value in laid.items() if not any(key in arm.set for arm in ablation.arms.values())}
+    free = {
+        key: value
+        for key, value in laid.items()
+        if not any(key in arm.set for arm in ablation.arms.values())
+    }
     for spec in (ablation, ablation.override(free, preset="andrea-12m")):
         configs = {arm: dotted(spec.arm_config(arm).model_dump()) for arm in spec.arms}
         base = configs[spec.baseline]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andrea.errors import UserError
-from andrea.study.space import Dimension
-from andrea.study.sweep import Sweep
-from andrea.study.trials import sampling
+from andrea.study.optuna_journal import sampling
+from andrea.study.question.space import Dimension
+from andrea.study.question.sweep import Sweep
 
 GOOD = """\
 question: Which rate?
@@ -41,7 +41,9 @@ def faults(tmp_path: Path, text: str) -> list[str]:
         Sweep.load(path)
     told = str(caught.value)
     assert told.count(str(path)) == 1  # however many faults
-    return [line.strip().removeprefix("line ") for line in told.replace(f"{path}:", "").splitlines()]
+    return [
+        line.strip().removeprefix("line ") for line in told.replace(f"{path}:", "").splitlines()
+    ]
 
 
 def change(old: str, new: str) -> str:
@@ -65,24 +67,35 @@ def test_s68_a_range_reaches_both_its_ends(tmp_path: Path) -> None:
     assert (warmup.low, warmup.high, warmup.step) == (0.1, 0.3, 0.1)
     assert Dimension(low=0.1, high=0.3, step=0.1).values("train.warmup") == [0.1, 0.2, 0.3]
     layers = found["model.n_layer"]
-    assert isinstance(layers, optuna.distributions.IntDistribution) and (layers.low, layers.high) == (2, 6)
+    assert isinstance(layers, optuna.distributions.IntDistribution) and (
+        layers.low,
+        layers.high,
+    ) == (2, 6)
     assert found["model.mlp_ratio"] == optuna.distributions.CategoricalDistribution([1, "8/3", 4.0])
 
 
 @given(st.integers(0, 50), st.integers(1, 40), st.sampled_from([1, 10, 100, 1000]))
-def test_s68_every_stepped_range_of_decimals_is_taken_exactly(start: int, steps: int, scale: int) -> None:
+def test_s68_every_stepped_range_of_decimals_is_taken_exactly(
+    start: int, steps: int, scale: int
+) -> None:
     low, high, step = start / scale, (start + steps) / scale, 1 / scale
     values = Dimension(low=low, high=high, step=step).values("train.warmup")
     assert values is not None and len(values) == steps + 1
     assert values[0] == low and values[-1] == high
     distribution = Dimension(low=low, high=high, step=step).distribution("train.warmup")
-    assert isinstance(distribution, optuna.distributions.FloatDistribution) and distribution.high == high
+    assert (
+        isinstance(distribution, optuna.distributions.FloatDistribution)
+        and distribution.high == high
+    )
 
 
 @pytest.mark.parametrize(
     ("dimension", "reason"),
     [
-        ("{low: 0.1, high: 0.35, step: 0.1}", "steps of 0.1 from 0.1 never reach high 0.35; the last is 0.3"),
+        (
+            "{low: 0.1, high: 0.35, step: 0.1}",
+            "steps of 0.1 from 0.1 never reach high 0.35; the last is 0.3",
+        ),
         ("{low: 0.3, high: 0.1}", "low 0.3 is not below high 0.1"),
         ("{low: 0, high: 0.1, log: true}", "starts above 0"),
         ("{low: 0.1, high: 0.2, log: true, step: 0.1}", "has no step"),
@@ -95,7 +108,9 @@ def test_s68_every_stepped_range_of_decimals_is_taken_exactly(start: int, steps:
         ("{choices: [0.1, lots]}", "train.warmup: input should be a valid number"),
     ],
 )
-def test_a_bad_dimension_is_named_with_its_line(tmp_path: Path, dimension: str, reason: str) -> None:
+def test_a_bad_dimension_is_named_with_its_line(
+    tmp_path: Path, dimension: str, reason: str
+) -> None:
     found = faults(tmp_path, change("{low: 0.1, high: 0.3, step: 0.1}", dimension))
     assert all(line.startswith("4: ") for line in found)
     assert any(reason in line for line in found)
@@ -121,7 +136,9 @@ def test_what_cannot_be_searched_says_why(tmp_path: Path, key: str, reason: str)
 
 def test_combinations_that_cannot_be_built_are_found_before_anything_runs(tmp_path: Path) -> None:
     text = change("{low: 2, high: 6, step: 2}", "{choices: [2]}") + "generation: 2\n"
-    text = text.replace("model.mlp_ratio: {choices: [1, 8/3, 4e0]}", "model.n_head:\n    choices: [4, 5]")
+    text = text.replace(
+        "model.mlp_ratio: {choices: [1, 8/3, 4e0]}", "model.n_head:\n    choices: [4, 5]"
+    )
     assert faults(tmp_path, text) == [
         "7: space.model.n_head: model: n_head 5 does not divide d_model 48: "
         "choose a width that is a multiple of the heads, or set head_dim"
@@ -140,13 +157,22 @@ def test_a_fault_of_a_section_has_its_own_line(tmp_path: Path) -> None:
 
 
 def test_a_grid_runs_every_cell_once_and_says_how_many(tmp_path: Path) -> None:
-    text = change("  train.lr: {low: 1e-4, high: 1e-1, log: true}\n", "  train.lr: {choices: [1e-3, 1e-2]}\n")
+    text = change(
+        "  train.lr: {low: 1e-4, high: 1e-1, log: true}\n", "  train.lr: {choices: [1e-3, 1e-2]}\n"
+    )
     grid = text.replace("trials: 5", "sampler: grid\ntrials: 5")
     assert faults(tmp_path, grid) == ["11: trials 5: this grid has 54 cells; write trials: 54"]
     cells = Sweep.load(written(tmp_path, grid.replace("trials: 5", "trials: 54"))).cells()
     assert cells is not None and len(cells) == 54 == len({str(cell) for cell in cells})
-    assert cells[0] == {"train.lr": 0.001, "train.warmup": 0.1, "model.n_layer": 2, "model.mlp_ratio": 1}
-    assert faults(tmp_path, GOOD + "sampler: grid\n") == ["3: space.train.lr: a grid needs choices or a step"]
+    assert cells[0] == {
+        "train.lr": 0.001,
+        "train.warmup": 0.1,
+        "model.n_layer": 2,
+        "model.mlp_ratio": 1,
+    }
+    assert faults(tmp_path, GOOD + "sampler: grid\n") == [
+        "3: space.train.lr: a grid needs choices or a step"
+    ]
 
 
 def test_arguments_of_a_sampler_that_is_not_used_are_a_fault(tmp_path: Path) -> None:
@@ -158,9 +184,16 @@ def test_every_argument_of_the_sampler_is_recorded_with_optunas_version(tmp_path
     sweep = Sweep.load(written(tmp_path, GOOD + "tpe:\n  n_startup_trials: 3\n"))
     recorded = sampling(sweep)
     assert recorded is not None
-    assert (recorded["class"], recorded["optuna"]) == ("optuna.samplers.TPESampler", optuna.__version__)
-    assert set(recorded["arguments"]) == set(inspect.signature(optuna.samplers.TPESampler).parameters)
-    assert {"gamma", "weights", "warn_independent_sampling", "constraints_func"} <= set(recorded["arguments"])
+    assert (recorded["class"], recorded["optuna"]) == (
+        "optuna.samplers.TPESampler",
+        optuna.__version__,
+    )
+    assert set(recorded["arguments"]) == set(
+        inspect.signature(optuna.samplers.TPESampler).parameters
+    )
+    assert {"gamma", "weights", "warn_independent_sampling", "constraints_func"} <= set(
+        recorded["arguments"]
+    )
     assert recorded["arguments"]["n_startup_trials"] == 3 and recorded["arguments"]["gamma"] is None
     assert recorded["None"] == "Optuna's own default of that version"
     assert yaml.safe_load(yaml.safe_dump(recorded)) == json.loads(json.dumps(recorded)) == recorded

@@ -1,4 +1,6 @@
-"""Speed of the arms side by side, the budgets that follow from it, and what one process more costs a study."""
+"""Speed of the arms side by side, the budgets that follow from it, and what one process more costs
+a study.
+"""
 
 import json
 import math
@@ -19,7 +21,7 @@ from training_kit import corpus, tiny
 
 from andrea.errors import StudyError
 from andrea.store.studies import StudyFolder
-from andrea.study import speed
+from andrea.study.stages import arm_speed as speed
 from andrea.training.speed import LEVEL, measure, median, orders, summary
 
 
@@ -39,7 +41,9 @@ def test_the_order_is_drawn_by_its_seed() -> None:
 
 @pytest.mark.parametrize("n", [6, 9, 20, 41])
 def test_the_interval_is_that_of_order_statistics(n: int) -> None:
-    """The widest pair of ordered values that leaves at most 2.5 % of the binomial distribution outside on each side."""
+    """The widest pair of ordered values that leaves at most 2.5 % of the binomial distribution
+    outside on each side.
+    """
     values = np.random.default_rng(n).standard_t(2, size=n)
     rank = int(stats.binom.ppf((1 - LEVEL) / 2, n, 0.5))
     assert stats.binom.cdf(rank - 1, n, 0.5) <= (1 - LEVEL) / 2 < stats.binom.cdf(rank, n, 0.5)
@@ -64,17 +68,25 @@ def test_under_six_rounds_there_is_a_median_and_no_interval() -> None:
 def test_what_a_round_does_to_all_arms_cancels_in_the_ratio() -> None:
     """A machine that is up to ten times slower in some rounds: step times say little, ratios all."""
     slow = np.random.default_rng(1).uniform(1, 10, size=20)
-    found = summary({"base": list(0.01 * slow), "wide": list(0.015 * slow)}, {"base": 512, "wide": 1024})
+    found = summary(
+        {"base": list(0.01 * slow), "wide": list(0.015 * slow)}, {"base": 512, "wide": 1024}
+    )
     assert found["arms"]["base"]["high"] > 1.5 * found["arms"]["base"]["low"]
     assert found["ratio"].keys() == {"wide"}
     assert found["ratio"]["wide"] == pytest.approx({"ratio": 1.5, "low": 1.5, "high": 1.5})
     wide = found["arms"]["wide"]
-    assert wide["tokens_per_s"] == pytest.approx(1024 / np.median(0.015 * slow)) and wide["rounds"] == 20
-    assert wide["tokens_per_s_low"] == 1024 / wide["high"] and wide["tokens_per_s_high"] == 1024 / wide["low"]
+    assert (
+        wide["tokens_per_s"] == pytest.approx(1024 / np.median(0.015 * slow))
+        and wide["rounds"] == 20
+    )
+    assert (
+        wide["tokens_per_s_low"] == 1024 / wide["high"]
+        and wide["tokens_per_s_high"] == 1024 / wide["low"]
+    )
 
 
 def frozen(tmp_path: Path, **arms: dict[str, Any]) -> Any:
-    """What `andrea.study.speed` reads of a frozen study; the first arm is the baseline."""
+    """What `andrea.study.stages.arm_speed` reads of a frozen study; the first arm is the baseline."""
     folder = StudyFolder(tmp_path / "study")
     folder.path.mkdir(exist_ok=True)
     configs = {arm: tiny(**settings) for arm, settings in arms.items()}
@@ -90,15 +102,28 @@ def frozen(tmp_path: Path, **arms: dict[str, Any]) -> Any:
 
 
 def measured(**ratios: float) -> dict[str, Any]:
-    return {"ratio": {arm: {"ratio": ratio, "low": ratio, "high": ratio} for arm, ratio in ratios.items()}}
+    return {
+        "ratio": {
+            arm: {"ratio": ratio, "low": ratio, "high": ratio} for arm, ratio in ratios.items()
+        }
+    }
 
 
 def test_equal_flops_are_whole_batches_that_come_nearest(tmp_path: Path) -> None:
-    study = frozen(tmp_path, base={}, deep={"model__n_layer": 4}, twin={"train__batch_size": 8, "train__tokens": 1536})
+    study = frozen(
+        tmp_path,
+        base={},
+        deep={"model__n_layer": 4},
+        twin={"train__batch_size": 8, "train__tokens": 1536},
+    )
     for arm, flops in (("base", 1000.0), ("deep", 1700.0), ("twin", 1000.0)):
         study.resolved["arms"][arm]["flops_per_token"] = flops
     tokens = speed.equal_tokens(study, None, "flops")
-    assert tokens == {"base": 1536, "deep": 14 * 64, "twin": 1536}  # 24 / 1.7 = 14.1 steps of 64 tokens
+    assert tokens == {
+        "base": 1536,
+        "deep": 14 * 64,
+        "twin": 1536,
+    }  # 24 / 1.7 = 14.1 steps of 64 tokens
     assert abs(tokens["deep"] * 1700 - 1536 * 1000) <= 1700 * 64 / 2
 
 
@@ -109,21 +134,35 @@ def test_a_study_that_tells_no_flops_has_them_counted(tmp_path: Path) -> None:
 
 def test_equal_time_is_in_steps_of_the_arm(tmp_path: Path) -> None:
     """Twice the batch at 1.5 times the time per step: more tokens in the same time."""
-    study = frozen(tmp_path, base={}, wide={"train__batch_size": 8}, slow={}, glacial={}, unknown={})
+    study = frozen(
+        tmp_path, base={}, wide={"train__batch_size": 8}, slow={}, glacial={}, unknown={}
+    )
     tokens = speed.equal_tokens(study, measured(wide=1.5, slow=2.0, glacial=100.0), "time")
     assert tokens == {"base": 1536, "wide": 16 * 128, "slow": 12 * 64, "glacial": 64}
     assert speed.equal_tokens(study, None, "time") == {"base": 1536}
 
 
 def test_a_budget_that_is_no_whole_number_of_batches_is_one_at_equal_cost(tmp_path: Path) -> None:
-    study = frozen(tmp_path, base={"train__tokens": 24 * 64 + 63}, same={"train__tokens": 24 * 64 + 63})
+    study = frozen(
+        tmp_path, base={"train__tokens": 24 * 64 + 63}, same={"train__tokens": 24 * 64 + 63}
+    )
     assert speed.equal_tokens(study, measured(same=1.0), "time") == {"base": 1536, "same": 1536}
 
 
 def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path) -> None:
     study = frozen(tmp_path, base={}, deep={"model__n_layer": 4})
-    found = {"format": speed.FORMAT, "arms": {"base": {}, "deep": {}}, "ratio": {"deep": {"ratio": 2.0}}}
-    for wrong in ({**found, "format": 0}, {**found, "arms": {"base": {}}}, {**found, "ratio": {}}, [], {}):
+    found = {
+        "format": speed.FORMAT,
+        "arms": {"base": {}, "deep": {}},
+        "ratio": {"deep": {"ratio": 2.0}},
+    }
+    for wrong in (
+        {**found, "format": 0},
+        {**found, "arms": {"base": {}}},
+        {**found, "ratio": {}},
+        [],
+        {},
+    ):
         (study.folder.path / speed.FILE).write_text(json.dumps(wrong))
         assert speed.read(study.folder, study) is None
     study.folder.write(speed.FILE, found)
@@ -131,9 +170,15 @@ def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path
 
 
 def test_the_ratios_are_told_and_that_they_are_uncertain_where_they_are() -> None:
-    ratio = {"deep": {"ratio": 2.0, "low": 1.96, "high": 2.04}, "odd": {"ratio": 1.0, "low": 0.97, "high": 1.02}}
+    ratio = {
+        "deep": {"ratio": 2.0, "low": 1.96, "high": 2.04},
+        "odd": {"ratio": 1.0, "low": 0.97, "high": 1.02},
+    }
     told = {"baseline": "base", "load": 3.5, "ratio": ratio}
-    assert speed.summary(told) == "time of a step over base's: deep 2.000 [1.960, 2.040], odd 1.000 [0.970, 1.020]"
+    assert (
+        speed.summary(told)
+        == "time of a step over base's: deep 2.000 [1.960, 2.040], odd 1.000 [0.970, 1.020]"
+    )
     ratio["odd"]["high"] = 1.08
     assert "uncertain by more than 5% (load of the machine 3.5)" in speed.summary(told)
 
@@ -149,13 +194,21 @@ def test_twice_the_layers_are_slower_and_the_same_arm_is_not() -> None:
     low, high = ratio["twin"]["low"], ratio["twin"]["high"]
     assert low - (high - low) <= 1 <= high + (high - low)
     assert found["arms"]["deep"]["rounds"] % 3 == 0 and found["arms"]["deep"]["compile_s"] is None
-    assert found["arms"]["base"]["low"] <= found["arms"]["base"]["step_s"] <= found["arms"]["base"]["high"]
+    assert (
+        found["arms"]["base"]["low"]
+        <= found["arms"]["base"]["step_s"]
+        <= found["arms"]["base"]["high"]
+    )
     assert "3 arms" in lines[0] and math.isfinite(found["load"])
 
 
 @pytest.mark.slow
-def test_every_arm_is_compiled_for_itself_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process torch would stop compiling at the ninth arm, and take other sizes for variable."""
+def test_every_arm_is_compiled_for_itself_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one process torch would stop compiling at the ninth arm, and take other sizes for
+    variable.
+    """
     variable: list[bool] = []
 
     def backend(graph: Any, inputs: list[Any]) -> Any:
@@ -178,7 +231,11 @@ def test_a_study_is_measured_once_in_a_child_that_leaves_nothing(tmp_path: Path)
     study, lines = frozen(tmp_path, base={}, deep={"model__n_layer": 4}), []
     found = speed.measure(study.folder, study, lines.append, budget_s=0.5)
     assert found == json.loads((study.folder.path / speed.FILE).read_text())
-    assert found["arms"].keys() == {"base", "deep"} and found["baseline"] == "base" and found["threads"] == 1
+    assert (
+        found["arms"].keys() == {"base", "deep"}
+        and found["baseline"] == "base"
+        and found["threads"] == 1
+    )
     assert len(lines) == 3 and "rounds" in lines[1] and "deep" in lines[2]
     assert [path.name for path in study.folder.path.iterdir()] == [speed.FILE]
     assert not _children()

@@ -1,4 +1,6 @@
-"""Files of the store that somebody deleted, emptied or scribbled into: a line that names the file, and no dead end."""
+"""Files of the store that somebody deleted, emptied or scribbled into: a line that names the file,
+and no dead end.
+"""
 
 import threading
 from pathlib import Path
@@ -51,7 +53,9 @@ def test_a_run_that_lost_its_result_is_finished_again_from_its_checkpoint(
     with runs.claim(RUN) as claim:
         assert not folder.exists()
         attempt = claim.attempt({}, {})
-        assert (attempt / "checkpoint").read_bytes() == b"weights" and runs.metrics(RUN) == [{"step": 1}]
+        assert (attempt / "checkpoint").read_bytes() == b"weights" and runs.metrics(RUN) == [
+            {"step": 1}
+        ]
         claim.finish(attempt, {"loss": 2.5})
     assert runs.result(RUN) == {"loss": 2.5} and runs.attempts(RUN) == []
 
@@ -68,7 +72,9 @@ def test_an_attempt_that_could_not_become_the_run_does_now(runs: RunStore) -> No
     assert runs.result(RUN) == {"loss": 3.0} and runs.attempts(RUN) == []
 
 
-@pytest.mark.parametrize("content", [*DAMAGES, '{"host": "h"}', '{"host":"h","boot":"","started":"1","pid":"x"}'])
+@pytest.mark.parametrize(
+    "content", [*DAMAGES, '{"host": "h"}', '{"host":"h","boot":"","started":"1","pid":"x"}']
+)
 def test_a_damaged_lease_is_nobodys(runs: RunStore, content: str | bytes) -> None:
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     lease.parent.mkdir(parents=True)
@@ -98,7 +104,9 @@ def test_no_heartbeat_outlives_its_claim(runs: RunStore) -> None:
 
 def test_a_damaged_file_is_named_with_what_is_wrong_and_what_helps(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"x": }')
-    with pytest.raises(StudyError, match=r"a\.json: damaged, not JSON \(Expecting value.*\); delete it and"):
+    with pytest.raises(
+        StudyError, match=r"a\.json: damaged, not JSON \(Expecting value.*\); delete it and"
+    ):
         read_json(tmp_path / "a.json")
 
 
@@ -116,7 +124,9 @@ def test_damaged_metrics_are_skipped_with_one_warning_that_counts(
 def study(runs: RunStore, name: str = "norm") -> StudyFolder:
     folder = StudyFolder(runs.root / "studies" / f"{name}-aaa")
     folder.path.mkdir(parents=True)
-    folder.write("study.json", {"name": name, "digest": "aaa", "created": "2026-01-01", "kind": "ablation"})
+    folder.write(
+        "study.json", {"name": name, "digest": "aaa", "created": "2026-01-01", "kind": "ablation"}
+    )
     return folder
 
 
@@ -131,11 +141,15 @@ def test_a_damaged_projection_is_as_good_as_missing_and_the_rest_is_not(
         assert f"{name}: damaged, treated as missing" in capsys.readouterr().err
     assert not folder.complete
     scribble(folder.path / "resolved.json", content)
-    with pytest.raises(StudyError, match=r"resolved\.json: damaged.*delete .*norm-aaa and give the command again"):
+    with pytest.raises(
+        StudyError, match=r"resolved\.json: damaged.*delete .*norm-aaa and give the command again"
+    ):
         folder.read("resolved.json")
 
 
-def test_one_damaged_study_hides_no_other(runs: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_damaged_study_hides_no_other(
+    runs: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = study(runs), study(runs, "other")
     scribble(bad.path / "study.json", "{")
     assert [found.path for found in studies(runs)] == [good.path]
@@ -162,7 +176,9 @@ def test_planned_runs_are_cut_before_a_damaged_line(
     assert capsys.readouterr().err == ""
 
 
-def test_who_holds_a_study_clears_away_what_a_killed_controller_left_half_written(runs: RunStore) -> None:
+def test_who_holds_a_study_clears_away_what_a_killed_controller_left_half_written(
+    runs: RunStore,
+) -> None:
     folder = study(runs)
     (folder.path / ".verdict.json.4711.partial").write_text("{")
     with folder.held():

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from andrea.errors import UserError
 from andrea.store import runs as runs_module
 from andrea.store.digest import canonical_json, digest
-from andrea.store.files import append_line, cut_torn_line, locked, read_json, read_lines, write_atomic
+from andrea.store.files import (
+    append_line,
+    cut_torn_line,
+    locked,
+    read_json,
+    read_lines,
+    write_atomic,
+)
 from andrea.store.runs import FORMAT, RunBusy, RunStore
 
 RUN = "ab" + "0" * 62
@@ -139,7 +146,9 @@ def test_a_held_lease_is_refreshed(runs: RunStore, monkeypatch: pytest.MonkeyPat
     assert not lease.exists()
 
 
-def test_a_claim_that_cannot_recover_gives_its_lease_back(runs: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_cannot_recover_gives_its_lease_back(
+    runs: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(self: object) -> None:
         raise OSError("the disk is gone")
 
@@ -177,7 +186,9 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) ->
     assert read_json(root / "store.json") == {"format": FORMAT + 1}
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '"x"', "null", '{"format": "1"}', "not JSON", b"\xff"])
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '"x"', "null", '{"format": "1"}', "not JSON", b"\xff"]
+)
 def test_a_damaged_store_is_named_and_left_alone(tmp_path: Path, content: str | bytes) -> None:
     marker = tmp_path / "store.json"
     marker.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -215,7 +226,9 @@ def test_a_kill_in_the_middle_of_a_migration_goes_on_from_the_step_it_reached(
     def killed(root: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "MIGRATIONS", {FORMAT: lambda root: done.append(FORMAT), FORMAT + 1: killed})
+    monkeypatch.setattr(
+        runs_module, "MIGRATIONS", {FORMAT: lambda root: done.append(FORMAT), FORMAT + 1: killed}
+    )
     with pytest.raises(KeyboardInterrupt):
         RunStore(tmp_path)
     monkeypatch.setitem(runs_module.MIGRATIONS, FORMAT + 1, lambda root: done.append(FORMAT + 1))
@@ -225,7 +238,9 @@ def test_a_kill_in_the_middle_of_a_migration_goes_on_from_the_step_it_reached(
 
 def test_a_store_too_old_to_be_read_is_a_line_and_not_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text(json.dumps({"format": FORMAT - 1}))
-    with pytest.raises(UserError, match=f"of format {FORMAT - 1}, which this andrea .* no longer reads"):
+    with pytest.raises(
+        UserError, match=f"of format {FORMAT - 1}, which this andrea .* no longer reads"
+    ):
         RunStore(tmp_path)
 
 
@@ -271,13 +286,21 @@ def test_an_atomic_write_that_fails_leaves_the_old_content_and_no_rubbish(tmp_pa
 
 
 def test_a_lock_is_free_again_when_its_holder_is_done(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
+    with (
+        locked(tmp_path / "lock"),
+        pytest.raises(BlockingIOError),
+        locked(tmp_path / "lock", wait=False),
+    ):
         pass
     with locked(tmp_path / "lock", wait=False):
         pass
 
 
-@given(st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)))
+@given(
+    st.dictionaries(
+        st.text(), st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False)
+    )
+)
 def test_the_digest_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
     assert digest(value) == digest(dict(reversed(value.items())))
     assert json.loads(canonical_json(value)) == value

@@ -15,7 +15,10 @@ from andrea.store.studies import StudyFolder, find, studies
 def make(store: RunStore, name: str, digest: str, created: str) -> StudyFolder:
     path = store.root / "studies" / f"{name}-{digest}"
     path.mkdir(parents=True)
-    write_json(path / "study.json", {"name": name, "digest": digest, "created": created, "kind": "ablation"})
+    write_json(
+        path / "study.json",
+        {"name": name, "digest": digest, "created": created, "kind": "ablation"},
+    )
     return StudyFolder(path)
 
 
@@ -57,7 +60,8 @@ def test_a_status_that_polls_never_refuses_a_study(tmp_path: Path) -> None:
     with study.held():
         pass
     lookers = [
-        subprocess.Popen([sys.executable, "-c", code, str(study.path)], stdout=subprocess.PIPE) for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", code, str(study.path)], stdout=subprocess.PIPE)
+        for _ in range(2)
     ]
     try:
         for looker in lookers:
@@ -65,7 +69,10 @@ def test_a_status_that_polls_never_refuses_a_study(tmp_path: Path) -> None:
         for _ in range(300):
             with study.held():
                 assert study.live
-                with pytest.raises(UserError, match="another command"), StudyFolder(study.path).held():
+                with (
+                    pytest.raises(UserError, match="another command"),
+                    StudyFolder(study.path).held(),
+                ):
                     pass
     finally:
         for looker in lookers:
@@ -92,5 +99,7 @@ def test_a_study_without_its_protocol_is_no_study(tmp_path: Path, content: str |
 def test_planned_runs_keep_their_order(tmp_path: Path) -> None:
     study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
     for number in range(3):
-        study.add_run({"run_id": str(number), "arm": "pre", "phase": "tune", "why": "grid", "seed": 1})
+        study.add_run(
+            {"run_id": str(number), "arm": "pre", "phase": "tune", "why": "grid", "seed": 1}
+        )
     assert [run["run_id"] for run in study.runs()] == ["0", "1", "2"]

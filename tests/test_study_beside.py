@@ -1,13 +1,15 @@
-"""A confirmation and equal budgets on a training that takes no time: planned, judged alone, resumed, refused."""
+"""A confirmation and equal budgets on a training that takes no time: planned, judged alone,
+resumed, refused.
+"""
 
 import pytest
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.errors import StudyError, UserError
-from andrea.study import speed
-from andrea.study.asked import asked_of, budgets
-from andrea.study.frozen import FrozenStudy
+from andrea.records.extras import asked_of, budgets
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.stages import arm_speed as speed
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 TOKENS = 5120
@@ -43,17 +45,23 @@ def test_a_confirmation_is_a_second_block_at_the_same_rates_judged_alone(tmp_pat
         (replication_seed(i), arm) for i in (3, 4, 5) for arm in ("gelu_tanh", "relu")
     ]
     choices = folder.read("choices.json")
-    assert {(run["arm"], run["lr"]) for run in runs} == {(arm, choice["lr"]) for arm, choice in choices.items()}
+    assert {(run["arm"], run["lr"]) for run in runs} == {
+        (arm, choice["lr"]) for arm, choice in choices.items()
+    }
     assert len(lines(folder, "tune")) == tuned, "nothing was tuned anew"
     assert told(folder)["verdicts"] == first["verdicts"] and "confirmation" not in first
     second = told(folder)["confirmation"]
-    assert second["seeds"] == [3, 4, 5] and second["complete"] and second["agrees"] == {"relu": True}
+    assert (
+        second["seeds"] == [3, 4, 5] and second["complete"] and second["agrees"] == {"relu": True}
+    )
     [again] = second["verdicts"]
     assert {d["seed"] for d in again["differences"]} == {3, 4, 5}
     assert again["verdict"] == "worse" and again["mean"] != verdict(folder)["mean"]
 
 
-def test_a_confirmation_that_comes_out_otherwise_leaves_the_first_verdict_and_does_not_agree(tmp_path):
+def test_a_confirmation_that_comes_out_otherwise_leaves_the_first_verdict_and_does_not_agree(
+    tmp_path,
+):
     folder, store = study(tmp_path, arms=ARMS)
     misbehave(tmp_path, "stall", activation="relu", seed=replication_seed(4))
     assert go(folder, store, confirm=True).complete
@@ -66,7 +74,9 @@ def test_a_study_is_completed_before_it_is_confirmed_by_the_same_command(tmp_pat
     misbehave(tmp_path, "raise", times=3, activation="relu", seed=replication_seed(1))
     watch = Watch()
     assert not go(folder, store, watch, confirm=True).complete
-    assert lines(folder, "confirm") == [] and any("waits for the first verdict" in line for line in watch.lines)
+    assert lines(folder, "confirm") == [] and any(
+        "waits for the first verdict" in line for line in watch.lines
+    )
     second = told(folder)["confirmation"]
     assert second["complete"] is False and second["agrees"] == {"relu": None}
     assert go(folder, store).complete, "it was asked for once"
@@ -83,7 +93,8 @@ def test_a_confirmation_given_again_resumes_and_then_says_that_there_is_one(tmp_
     before, watch, trained = outcome(folder), Watch(), len(trainings(tmp_path))
     assert go(folder, store, watch, confirm=True).complete
     assert watch.lines == [
-        f"study {folder.path.name} has its confirmation: there is one per study, not as many as it takes to agree"
+        f"study {folder.path.name} has its confirmation: there is one per study, not as many as it "
+        "takes to agree"
     ]
     assert (outcome(folder), len(trainings(tmp_path))) == (before, trained)
 
@@ -100,7 +111,10 @@ def test_a_confirmation_that_is_there_stays_where_a_later_control_fails(tmp_path
 def test_a_confirmation_uses_no_seed_of_tuning_replication_or_the_a_a_control(tmp_path):
     folder, store = study(tmp_path)
     assert go(folder, store, controls=True, confirm=True).complete
-    seeds = {phase: {run["seed"] for run in lines(folder, phase)} for phase in ("tune", "replicate", "confirm")}
+    seeds = {
+        phase: {run["seed"] for run in lines(folder, phase)}
+        for phase in ("tune", "replicate", "confirm")
+    }
     seeds["a/a"] = {run["init_seed"] for run in folder.runs() if "init_seed" in run}
     assert seeds["tune"] == {tuning_seed(0)} and len(seeds["a/a"]) == 3
     assert len(set().union(*seeds.values())) == sum(map(len, seeds.values()))
@@ -119,7 +133,9 @@ def test_a_factorial_study_is_confirmed_with_its_effects(tmp_path):
     folder, store = make_design(tmp_path)
     assert go(folder, store, confirm=True).complete
     second = told(folder)["confirmation"]
-    assert [e["verdict"] for e in second["effects"]] == [e["verdict"] for e in told(folder)["effects"]]
+    assert [e["verdict"] for e in second["effects"]] == [
+        e["verdict"] for e in told(folder)["effects"]
+    ]
     assert second["effects"][0]["mean"] != told(folder)["effects"][0]["mean"]
     assert set(second["agrees"].values()) == {True}
 
@@ -156,13 +172,19 @@ def test_at_equal_time_what_was_planned_stays_whatever_is_measured_later(tmp_pat
 def test_lines_of_a_budget_that_a_kill_cut_short_are_planned_to_their_end(tmp_path):
     folder, store = study(tmp_path, arms=("gelu_tanh", "swiglu", "relu"))
     monkey = {"relu": {"ratio": 0.8}, "swiglu": {"ratio": 1.25}}
-    whole = {"format": speed.FORMAT, "arms": {arm: {} for arm in ("gelu_tanh", "swiglu", "relu")}, "ratio": monkey}
+    whole = {
+        "format": speed.FORMAT,
+        "arms": {arm: {} for arm in ("gelu_tanh", "swiglu", "relu")},
+        "ratio": monkey,
+    }
     folder.write(speed.FILE, whole)
     assert go(folder, store, equal=("time",)).complete
     before, runs = outcome(folder), folder.runs()
     assert len(lines(folder, "budget")) == 6
     for kept in (1, 2, 3):
-        folder.write_runs([run for run in runs if run["phase"] != "budget"] + lines(folder, "budget")[:kept])
+        folder.write_runs(
+            [run for run in runs if run["phase"] != "budget"] + lines(folder, "budget")[:kept]
+        )
         assert go(folder, store).complete
         assert outcome(folder) == before
 
@@ -188,7 +210,10 @@ def test_a_speed_that_is_measured_anew_changes_no_family(tmp_path):
     folder.write(speed.FILE, measured)
     assert go(folder, store, equal=("time",)).complete
     before = told(folder)["equal"]["time"]["relu"]
-    folder.write(speed.FILE, {**measured, "ratio": {**ratio, "swiglu": {"ratio": 1.2, "low": 1.1, "high": 1.3}}})
+    folder.write(
+        speed.FILE,
+        {**measured, "ratio": {**ratio, "swiglu": {"ratio": 1.2, "low": 1.1, "high": 1.3}}},
+    )
     assert go(folder, store).complete
     after = told(folder)["equal"]["time"]
     assert after["relu"] == before and (before["arms"], before["n"]) == (1, 3)
@@ -200,10 +225,20 @@ def test_a_speed_that_is_measured_anew_changes_no_family(tmp_path):
     [
         {"arms": 5, "ratio": {}},
         {"arms": {"gelu_tanh": {}, "relu": {}}},
-        *({"arms": {"gelu_tanh": {}, "relu": {}}, "ratio": ratio} for ratio in (5, {}, {"relu": 1.5}, {"swiglu": {}})),
+        *(
+            {"arms": {"gelu_tanh": {}, "relu": {}}, "ratio": ratio}
+            for ratio in (5, {}, {"relu": 1.5}, {"swiglu": {}})
+        ),
         *(
             {"arms": {"gelu_tanh": {}, "relu": {}}, "ratio": {"relu": {"ratio": 0.7, **ratio}}}
-            for ratio in ({"ratio": 0}, {"ratio": -1}, {"ratio": "1"}, {"low": "x"}, {"ratio": None}, {"high": -2})
+            for ratio in (
+                {"ratio": 0},
+                {"ratio": -1},
+                {"ratio": "1"},
+                {"low": "x"},
+                {"ratio": None},
+                {"high": -2},
+            )
         ),
     ],
 )
@@ -218,7 +253,9 @@ def test_a_speed_of_another_shape_is_none(tmp_path, told_of):
 def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkeypatch):
     def noisy(folder, study, say, budget_s=0.0):
         told = fakes.measure(folder, study, say)
-        folder.write(speed.FILE, {**told, "ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}})
+        folder.write(
+            speed.FILE, {**told, "ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}}
+        )
         return speed.read(folder, study)
 
     monkeypatch.setattr(speed, "measure", noisy)
@@ -230,7 +267,9 @@ def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkey
 
 def test_a_budgets_run_that_stalls_makes_the_arm_unstable_there_and_nowhere_else(tmp_path):
     folder, store = study(tmp_path, arms=ARMS)
-    misbehave(tmp_path, "stall", activation="relu", tokens=round(10 / 0.8) * 512, seed=replication_seed(2))
+    misbehave(
+        tmp_path, "stall", activation="relu", tokens=round(10 / 0.8) * 512, seed=replication_seed(2)
+    )
     assert go(folder, store, equal=("time",)).complete
     assert told(folder)["equal"]["time"]["relu"]["word"] == "unstable"
     assert verdict(folder)["verdict"] == "worse"

@@ -22,7 +22,11 @@ def test_a_study_tunes_replicates_and_judges(tmp_path):
     folder, store = make_study(tmp_path)
     watch = Watch()
     assert go(folder, store, watch).complete
-    assert [name for kind, name in watch.events if kind == "phase"] == ["grid", "midpoint", "replicate"]
+    assert [name for kind, name in watch.events if kind == "phase"] == [
+        "grid",
+        "midpoint",
+        "replicate",
+    ]
     runs = folder.runs()
     assert [run["why"] for run in runs] == ["grid"] * 10 + ["midpoint"] * 4 + ["replicate"] * 6
     assert watch.count("started") == watch.count("finished") == watch.count("progress") == 20
@@ -48,7 +52,9 @@ def test_every_arm_is_replicated_on_the_same_seeds_at_its_own_rate_pairs_togethe
     folder, store = make_study(tmp_path)
     go(folder, store)
     runs = [run for run in folder.runs() if run["phase"] == "replicate"]
-    assert [(run["seed"], run["arm"]) for run in runs] == [(s, a) for s in range(3) for a in ("gelu_tanh", "relu")]
+    assert [(run["seed"], run["arm"]) for run in runs] == [
+        (s, a) for s in range(3) for a in ("gelu_tanh", "relu")
+    ]
     choices = folder.read("choices.json")
     assert all(run["lr"] == choices[run["arm"]]["lr"] for run in runs)
 
@@ -108,7 +114,11 @@ def test_a_best_rate_at_the_edge_extends_the_grid_of_every_arm_twice_and_then_sa
     folder, store = make_study(tmp_path)
     misbehave(tmp_path, "edge", activation="relu", eval_part="tune")
     assert go(folder, store).complete
-    extended = [(run["arm"], run["lr"], run["generation"]) for run in folder.runs() if run["why"] == "extension"]
+    extended = [
+        (run["arm"], run["lr"], run["generation"])
+        for run in folder.runs()
+        if run["why"] == "extension"
+    ]
     arms = ("gelu_tanh", "relu")
     assert extended == [(arm, lr, g) for g, lr in ((1, 0.1), (2, 0.316)) for arm in arms]
     assert folder.read("choices.json")["relu"]["edge"] == "high"
@@ -118,7 +128,9 @@ def test_a_best_rate_at_the_edge_extends_the_grid_of_every_arm_twice_and_then_sa
 def test_few_trials_say_that_the_rate_is_hardly_tuned(tmp_path):
     folder, store = make_study(tmp_path, trials=3)
     assert go(folder, store).complete
-    assert [run["lr"] for run in folder.runs() if run["phase"] == "tune" and run["arm"] == "relu"] == [
+    assert [
+        run["lr"] for run in folder.runs() if run["phase"] == "tune" and run["arm"] == "relu"
+    ] == [
         0.000316,
         0.00316,
         0.0316,
@@ -133,7 +145,11 @@ def test_replicates_older_than_the_freeze_make_the_verdict_exploratory(tmp_path)
     assert folder.read("verdict.json")["exploratory"] is False
     later, _ = make_study(tmp_path, name="later", frozen_at="2199-01-01T00:00:00+00:00")
     assert go(later, store).complete
-    assert later.read("verdict.json")["exploratory"] is later.read("resolved.json")["exploratory"] is True
+    assert (
+        later.read("verdict.json")["exploratory"]
+        is later.read("resolved.json")["exploratory"]
+        is True
+    )
     assert "exploratory" in verdict(later)["tags"]
 
 

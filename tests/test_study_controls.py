@@ -1,4 +1,6 @@
-"""Controls on a training that takes no time: which runs they are, what each failure does, resumes and kills."""
+"""Controls on a training that takes no time: which runs they are, what each failure does, resumes
+and kills.
+"""
 
 import json
 
@@ -7,10 +9,10 @@ import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.errors import UserError
-from andrea.study import speed
-from andrea.study.asked import asked_of
-from andrea.study.frozen import FrozenStudy
-from andrea.study.judgement import verdicts
+from andrea.records.extras import asked_of
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.stages import arm_speed as speed
+from andrea.study.stages.verdict import verdicts
 from andrea.verdict.seeds import control_seed, replication_seed
 
 TOKENS = 5120
@@ -42,7 +44,11 @@ def test_controls_are_a_repeat_a_a_and_a_ruler_of_the_baseline_at_its_rate(tmp_p
     folder, store = study(tmp_path)
     watch = Watch()
     assert go(folder, store, watch, controls=True).complete
-    assert [name for kind, name in watch.events if kind == "phase"] == ["grid", "replicate", "control"]
+    assert [name for kind, name in watch.events if kind == "phase"] == [
+        "grid",
+        "replicate",
+        "control",
+    ]
     runs = lines(folder, "control")
     assert [run["why"] for run in runs] == ["repeat"] + ["a/a", "half tokens"] * 3
     assert {run["arm"] for run in runs} == {"gelu_tanh"}
@@ -53,7 +59,10 @@ def test_controls_are_a_repeat_a_a_and_a_ruler_of_the_baseline_at_its_rate(tmp_p
     assert of["half tokens"]["train"]["tokens"] == TOKENS // 2
     assert {config["data"]["eval_part"] for config in of.values()} == {"verdict"}
     first = next(run for run in folder.runs() if run["phase"] == "replicate")
-    assert store.config(first["run_id"])["config"] == of["repeat"] and first["run_id"] != runs[0]["run_id"]
+    assert (
+        store.config(first["run_id"])["config"] == of["repeat"]
+        and first["run_id"] != runs[0]["run_id"]
+    )
 
 
 def test_controls_that_hold_leave_the_verdict_as_it_is(tmp_path):
@@ -69,14 +78,22 @@ def test_controls_that_hold_leave_the_verdict_as_it_is(tmp_path):
     assert (told["repeat"]["difference"], told["repeat"]["deterministic"]) == (0.0, True)
     assert abs(told["ruler"]["mean"] - 0.3) < 0.002 and told["ruler"]["tokens"] == TOKENS // 2
     saved = folder.read("verdict.json")["tokens_saved"]["relu"]
-    assert -0.65 < saved["saved"] < -0.55, "0.2 nats of the 0.3 that half the tokens cost: 1 − 2^0.67"
+    assert -0.65 < saved["saved"] < -0.55, (
+        "0.2 nats of the 0.3 that half the tokens cost: 1 − 2^0.67"
+    )
 
 
 def test_the_longer_ruler_is_trained_where_an_arm_is_better(tmp_path):
     folder, store = study(tmp_path, arms=("gelu_tanh", "swiglu"))
     assert go(folder, store, controls=True).complete
-    assert [run["why"] for run in lines(folder, "control")] == ["repeat"] + ["a/a", "half tokens", "double tokens"] * 3
-    assert controls(folder)["ruler_2x"]["ok"] and controls(folder)["ruler_2x"]["tokens"] == 2 * TOKENS
+    assert [run["why"] for run in lines(folder, "control")] == ["repeat"] + [
+        "a/a",
+        "half tokens",
+        "double tokens",
+    ] * 3
+    assert (
+        controls(folder)["ruler_2x"]["ok"] and controls(folder)["ruler_2x"]["tokens"] == 2 * TOKENS
+    )
     assert 0.3 < folder.read("verdict.json")["tokens_saved"]["swiglu"]["saved"] < 0.45
 
 
@@ -95,8 +112,15 @@ def test_a_failed_repeat_or_a_a_makes_every_verdict_invalid(tmp_path, fault, nam
     assert controls(folder)[name]["ok"] is False and said in controls(folder)[name]["reason"]
     assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == ("invalid", "control failed")
     told = folder.read("verdict.json")
-    means = [verdict(folder)["mean"], told["tokens_saved"]["relu"]["saved"], told["documents"]["relu"]["mean"]]
-    assert means == [None] * 3 and told["tokens_saved"]["relu"]["reason"] == "the verdict is invalid (control failed)"
+    means = [
+        verdict(folder)["mean"],
+        told["tokens_saved"]["relu"]["saved"],
+        told["documents"]["relu"]["mean"],
+    ]
+    assert (
+        means == [None] * 3
+        and told["tokens_saved"]["relu"]["reason"] == "the verdict is invalid (control failed)"
+    )
 
 
 def test_a_baseline_that_differs_from_itself_fails_a_a(tmp_path):
@@ -119,7 +143,10 @@ def test_a_failed_ruler_voids_only_what_saw_nothing(tmp_path):
     assert go(folder, store, controls=True).complete
     assert controls(folder)["ruler"]["ok"] is False
     assert verdict(folder)["verdict"] == "worse"
-    assert (verdict(folder, "gelu")["verdict"], verdict(folder, "gelu")["cause"]) == ("invalid", "ruler failed")
+    assert (verdict(folder, "gelu")["verdict"], verdict(folder, "gelu")["cause"]) == (
+        "invalid",
+        "ruler failed",
+    )
     assert folder.read("verdict.json")["tokens_saved"]["relu"]["saved"] is None
 
 
@@ -132,8 +159,12 @@ def test_a_ruler_run_that_diverges_came_out_worse(tmp_path):
     assert folder.read("verdict.json")["tokens_saved"]["relu"]["saved"] is None
 
 
-@pytest.mark.parametrize("fault, name", [({"repeat": 1}, "repeat"), ({"tokens": TOKENS // 2}, "ruler")])
-def test_a_control_that_fails_at_every_try_is_unknown_and_the_next_command_tries_again(tmp_path, fault, name):
+@pytest.mark.parametrize(
+    "fault, name", [({"repeat": 1}, "repeat"), ({"tokens": TOKENS // 2}, "ruler")]
+)
+def test_a_control_that_fails_at_every_try_is_unknown_and_the_next_command_tries_again(
+    tmp_path, fault, name
+):
     whole, store = study(tmp_path / "whole")
     go(whole, store, controls=True)
     folder, store = study(tmp_path / "flaky")
@@ -163,7 +194,9 @@ def test_what_was_asked_once_stays_asked(tmp_path):
     misbehave(tmp_path, "shift", repeat=1)
     go(folder, store, controls=True)
     assert go(folder, store).complete
-    assert verdict(folder)["verdict"] == "invalid", "leaving the option away is no way round a failed control"
+    assert verdict(folder)["verdict"] == "invalid", (
+        "leaving the option away is no way round a failed control"
+    )
     (folder.path / "asked.json").unlink()
     assert asked_of(folder).controls, "the planned runs tell it too"
     go(folder, store)
@@ -178,7 +211,9 @@ def test_a_study_that_was_killed_right_after_it_was_asked_is_not_done(tmp_path):
     assert not folder.complete and folder.read("asked.json")["controls"]
     choices, results = folder.read("choices.json"), _results(folder, store)
     written = verdicts(FrozenStudy(folder, store), choices, folder.runs()[:12], results)
-    assert written["complete"] is False, "nor when it is judged again before its controls are planned"
+    assert written["complete"] is False, (
+        "nor when it is judged again before its controls are planned"
+    )
     assert go(folder, store).complete and folder.complete
     assert controls(folder)["ruler"]["ok"]
 
@@ -207,7 +242,9 @@ def test_an_interrupted_study_with_controls_ends_as_if_it_never_stopped(tmp_path
 
 
 @pytest.mark.slow
-def test_the_order_in_which_things_were_asked_for_is_the_order_of_the_file_and_of_nothing_else(tmp_path):
+def test_the_order_in_which_things_were_asked_for_is_the_order_of_the_file_and_of_nothing_else(
+    tmp_path,
+):
     one, store = study(tmp_path / "one")
     go(one, store, controls=True, confirm=True, equal=("time",))
     other, store = study(tmp_path / "other")
@@ -220,7 +257,9 @@ def test_the_order_in_which_things_were_asked_for_is_the_order_of_the_file_and_o
 
 
 @pytest.mark.slow
-def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed_whatever_was_asked_in_between(tmp_path):
+def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed_whatever_was_asked_in_between(
+    tmp_path,
+):
     arms = ("gelu_tanh", "relu", "swiglu")
     whole, store = study(tmp_path / "whole", arms=arms)
     go(whole, store, controls=True, equal=("time",))
@@ -253,9 +292,13 @@ def test_a_run_of_one_batch_has_no_half_and_nothing_is_written(tmp_path):
 def test_on_another_platform_a_finished_study_is_read_and_not_asked_for_more(tmp_path, monkeypatch):
     folder, store = study(tmp_path)
     go(folder, store, controls=True)
-    monkeypatch.setattr(fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"})
+    monkeypatch.setattr(
+        fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"}
+    )
     assert go(folder, store, controls=True).complete
-    with pytest.raises(UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"):
+    with pytest.raises(
+        UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"
+    ):
         go(folder, store, confirm=True)
     assert folder.complete and not asked_of(folder).confirm
 
@@ -323,7 +366,9 @@ def test_where_losses_may_differ_by_rounding_the_repeat_has_to_be_within_m(tmp_p
     misbehave(tmp_path, "shift", repeat=1)
     go(folder, store, controls=True)
     told = controls(folder)["repeat"]
-    assert (told["ok"], told["deterministic"]) == (True, False) and abs(told["difference"] - 0.1) < 1e-9
+    assert (told["ok"], told["deterministic"]) == (True, False) and abs(
+        told["difference"] - 0.1
+    ) < 1e-9
 
 
 def test_controls_of_a_factorial_study_void_its_effects(tmp_path):
@@ -337,12 +382,21 @@ def test_controls_of_a_factorial_study_void_its_effects(tmp_path):
     misbehave(tmp_path, "blind", eval_part="verdict")
     assert go(folder, store, controls=True).complete
     assert effect(folder, "main")["verdict"] == "worse"
-    assert effect(folder, "interaction")["cause"] == effect(folder, "main", "norm_placement")["cause"] == "ruler failed"
+    assert (
+        effect(folder, "interaction")["cause"]
+        == effect(folder, "main", "norm_placement")["cause"]
+        == "ruler failed"
+    )
 
 
 def test_the_speed_of_the_arms_is_measured_with_the_controls_and_read_again(tmp_path, monkeypatch):
     folder, store = study(tmp_path)
     go(folder, store, controls=True)
-    assert speed.read(folder, type("Study", (), {"arms": ["gelu_tanh", "relu"]}))["ratio"]["relu"]["ratio"] == 0.8
+    assert (
+        speed.read(folder, type("Study", (), {"arms": ["gelu_tanh", "relu"]}))["ratio"]["relu"][
+            "ratio"
+        ]
+        == 0.8
+    )
     monkeypatch.setattr(speed, "measure", lambda *_: pytest.fail("it was measured"))
     assert go(folder, store, equal=("time",)).complete

@@ -1,4 +1,6 @@
-"""What a study does when its files are damaged, its fork server is killed or a worker stops for ever."""
+"""What a study does when its files are damaged, its fork server is killed or a worker stops for
+ever.
+"""
 
 import os
 import signal
@@ -11,8 +13,8 @@ from study_fakes import go, make_study, misbehave, outcome, trainings
 from test_study_executors import ended, local, one_job
 
 from andrea.errors import StudyError, warn
+from andrea.execution.executors import InlineExecutor
 from andrea.study.controller import run_study
-from andrea.study.executors import InlineExecutor
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,9 @@ def server():
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"loss": 2.', b"[]", b"\x00\xff"])
-def test_a_result_that_was_lost_is_made_again_and_the_verdict_is_the_same(tmp_path, content, capsys):
+def test_a_result_that_was_lost_is_made_again_and_the_verdict_is_the_same(
+    tmp_path, content, capsys
+):
     folder, store, expected = complete(tmp_path)
     path = store.folder(folder.runs()[-1]["run_id"]) / "result.json"
     path.unlink() if content is None else path.write_bytes(content)
@@ -56,7 +60,9 @@ def test_what_can_be_derived_is_derived_again_where_it_is_damaged(tmp_path, name
     assert outcome(folder) == expected and len(trainings(tmp_path)) == trained
 
 
-@pytest.mark.parametrize(("where", "line"), [(3, "{}"), (-2, '{"run_id": "x", "phase": "control", "why": "repeat"}')])
+@pytest.mark.parametrize(
+    ("where", "line"), [(3, "{}"), (-2, '{"run_id": "x", "phase": "control", "why": "repeat"}')]
+)
 def test_a_line_that_names_no_run_is_planned_again_with_all_after_it(tmp_path, where, line):
     folder, store = make_study(tmp_path, train={"train.tokens": 5120}, trials=3)
     assert go(folder, store, controls=True, confirm=True, equal=("flops", "time")).complete
@@ -72,7 +78,9 @@ def test_a_tuning_run_that_is_lost_and_fails_now_is_told_and_tried_again(tmp_pat
     [lost, *_] = [run["run_id"] for run in folder.runs() if run["arm"] == "relu"]
     (store.folder(lost) / "result.json").unlink()
     misbehave(tmp_path, "raise", times=4, activation="relu", lr=folder.runs()[1]["lr"])
-    with pytest.raises(StudyError, match="a tuning run of relu has lost its result, and failed at every try now"):
+    with pytest.raises(
+        StudyError, match="a tuning run of relu has lost its result, and failed at every try now"
+    ):
         go(folder, store)
     assert run_study(folder, store, inline()).complete and outcome(folder) == expected
 
@@ -82,7 +90,9 @@ def test_a_tuning_run_that_is_lost_and_fails_now_is_told_and_tried_again(tmp_pat
 def test_a_study_that_lost_what_it_asked_says_how_to_go_on(tmp_path, name, content):
     folder, store, _ = complete(tmp_path)
     (folder.path / name).write_bytes(content)
-    with pytest.raises(StudyError, match=rf"{name}: .*delete .*study-0000 and give the command again") as raised:
+    with pytest.raises(
+        StudyError, match=rf"{name}: .*delete .*study-0000 and give the command again"
+    ) as raised:
         run_study(folder, store, inline())
     assert "\n" not in str(raised.value)
 
@@ -92,7 +102,9 @@ def test_the_log_of_a_run_whose_controller_was_killed_is_kept_with_it(tmp_path):
     run_id = folder.runs()[0]["run_id"]
     store.log(run_id).write_text("printed\n")
     assert run_study(folder, store, inline()).complete
-    assert (store.folder(run_id) / "worker.log").read_text() == "printed\n" and not store.log(run_id).exists()
+    assert (store.folder(run_id) / "worker.log").read_text() == "printed\n" and not store.log(
+        run_id
+    ).exists()
 
 
 def test_a_fork_server_that_is_killed_is_started_again(tmp_path):
@@ -146,5 +158,8 @@ def test_a_stopped_worker_is_found_hung_and_its_run_is_tried_again(tmp_path):
     ends = []
     while not ends:
         ends = executor.wait(0.2)
-    assert (ends[0].outcome, ends[0].reason) == ("failed", "hung: the worker used no processor time for 1 s")
+    assert (ends[0].outcome, ends[0].reason) == (
+        "failed",
+        "hung: the worker used no processor time for 1 s",
+    )
     assert ended(local(), job).outcome == "done"

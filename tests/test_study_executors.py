@@ -1,4 +1,6 @@
-"""The local executor: children that crash, hang, print or outlive their welcome never hurt their controller."""
+"""The local executor: children that crash, hang, print or outlive their welcome never hurt their
+controller.
+"""
 
 import signal
 import subprocess
@@ -11,11 +13,11 @@ import study_fakes as fakes
 from study_fakes import make_study, misbehave, outcome, trainings
 
 from andrea.errors import UserError
+from andrea.execution.executors import InlineExecutor, classify, make_executor
+from andrea.execution.local import LocalExecutor, visible_devices
+from andrea.records.events import Observer
 from andrea.study.controller import run_study
-from andrea.study.events import Observer
-from andrea.study.executors import InlineExecutor, classify, make_executor
-from andrea.study.frozen import FrozenStudy
-from andrea.study.local import LocalExecutor, visible_devices
+from andrea.study.plan.frozen import FrozenStudy
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +64,15 @@ def test_out_of_memory_is_told_with_what_helps():
         """As torch's is named."""
 
     helps = "lower train.micro_batch"
-    for error in (OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("you can't allocate memory")):
+    for error in (
+        OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("you can't allocate memory"),
+    ):
         outcome, reason = classify(error)
-        assert outcome == "failed" and reason.startswith("out of memory: ") and reason.endswith(helps)
+        assert (
+            outcome == "failed" and reason.startswith("out of memory: ") and reason.endswith(helps)
+        )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,10 @@ def test_s69_a_child_that_hangs_is_ended_after_its_time(tmp_path):
     job = one_job(tmp_path)
     misbehave(tmp_path, "hang")
     end = ended(local(hung_s=1.0), job)
-    assert (end.outcome, end.reason) == ("failed", "hung: the worker used no processor time for 1 s")
+    assert (end.outcome, end.reason) == (
+        "failed",
+        "hung: the worker used no processor time for 1 s",
+    )
 
 
 def test_s29_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):
@@ -126,7 +137,9 @@ def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match="no CUDA device"):
         visible_devices("cuda")
-    executor = LocalExecutor(2, devices=["3", "5"], run="study_fakes:note_device", preload=fakes.PRELOAD)
+    executor = LocalExecutor(
+        2, devices=["3", "5"], run="study_fakes:note_device", preload=fakes.PRELOAD
+    )
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
     for lr in (0.001, 0.002):
@@ -138,7 +151,9 @@ def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     assert sorted((tmp_path / "devices.log").read_text().split()) == ["3", "5"]
 
 
-def test_s32_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memory_is_free(tmp_path):
+def test_s32_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memory_is_free(
+    tmp_path,
+):
     executor = LocalExecutor(1, run="study_fakes:note_process", preload=fakes.PRELOAD)
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
@@ -202,7 +217,11 @@ def test_crashes_of_workers_are_recorded_and_the_study_still_completes(tmp_path)
 @pytest.mark.slow
 def test_the_numbers_are_the_same_inline_with_one_slot_and_with_two(tmp_path):
     outcomes = []
-    for name, executor in (("inline", InlineExecutor(fakes.RUN)), ("one", local(1)), ("two", local(2))):
+    for name, executor in (
+        ("inline", InlineExecutor(fakes.RUN)),
+        ("one", local(1)),
+        ("two", local(2)),
+    ):
         folder, store = make_study(tmp_path / name, arms=("gelu_tanh", "relu", "swiglu"))
         assert run_study(folder, store, executor).complete
         outcomes.append(outcome(folder))

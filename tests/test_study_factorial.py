@@ -5,14 +5,14 @@ import study_fakes as fakes
 import yaml
 from study_fakes import go, misbehave, write_study
 
-from andrea.cli.planned import centers, rules
+from andrea.cli.show.plan import centers, rules
 from andrea.config import RunConfig, merge
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.study.ablation import Ablation
-from andrea.study.freeze import freeze, plan
-from andrea.study.frozen import FrozenStudy
-from andrea.study.plans import Request
+from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.plan.plan import Request
+from andrea.study.question.ablation import Ablation
 
 FACTORS = {
     "activation": {"gelu": "gelu_tanh", "relu": "relu"},
@@ -31,7 +31,11 @@ def make_design(root, center=None):
     for first, activation in FACTORS["activation"].items():
         for last, placement in FACTORS["norm_placement"].items():
             own = {"model.activation": activation, "model.norm_placement": placement}
-            arms[f"{first}+{last}"] = {"label": None, "center": center if first == "relu" else None, "set": own}
+            arms[f"{first}+{last}"] = {
+                "label": None,
+                "center": center if first == "relu" else None,
+                "set": own,
+            }
             settings = merge({"model": {"vocab_size": 256}, "train": {"tokens": 512}}, own)
             configs[f"{first}+{last}"] = RunConfig.model_validate(settings).model_dump(mode="json")
     asked = {
@@ -50,7 +54,11 @@ def make_design(root, center=None):
 
 def effect(folder, kind, factor="activation", **at):
     found = folder.read("verdict.json")["effects"]
-    [one] = [e for e in found if e["kind"] == kind and e["steps"][0]["factor"] == factor and e["at"] == at]
+    [one] = [
+        e
+        for e in found
+        if e["kind"] == kind and e["steps"][0]["factor"] == factor and e["at"] == at
+    ]
     return one
 
 
@@ -61,7 +69,10 @@ def test_every_cell_is_tuned_and_replicated_and_every_effect_is_judged(tmp_path)
     told = folder.read("verdict.json")
     assert [v["arms"] for v in told["verdicts"]] == [3, 3, 3]
     assert len(told["effects"]) == 2 + 4 + 1
-    assert effect(folder, "main")["verdict"] == "worse" and abs(effect(folder, "main")["mean"] - 0.2) < 0.01
+    assert (
+        effect(folder, "main")["verdict"] == "worse"
+        and abs(effect(folder, "main")["mean"] - 0.2) < 0.01
+    )
     assert effect(folder, "main", "norm_placement")["verdict"] == "equivalent"
     assert effect(folder, "interaction")["verdict"] == "absent"
     assert effect(folder, "interaction")["steps"][1] == {
@@ -76,7 +87,11 @@ def test_a_cell_that_stalls_takes_its_effects_with_it_and_says_how_often(tmp_pat
     misbehave(tmp_path, "stall", activation="relu", norm_placement="post", seed=0)
     assert go(folder, store).complete
     crossed = effect(folder, "interaction")
-    assert (crossed["verdict"], crossed["mean"], crossed["counts"]["relu+post"]["stalled"]) == ("unstable", None, 1)
+    assert (crossed["verdict"], crossed["mean"], crossed["counts"]["relu+post"]["stalled"]) == (
+        "unstable",
+        None,
+        1,
+    )
     assert "relu+post: 1 stalled of 3 runs" in crossed["reason"]
     assert effect(folder, "simple", norm_placement="pre")["verdict"] == "worse"
 
@@ -106,7 +121,10 @@ def test_an_ordinary_study_has_no_effects(tmp_path):
 
 
 FACTORIAL = {
-    "norm_placement": {"pre": {"model.norm_placement": "pre"}, "post": {"model.norm_placement": "post"}},
+    "norm_placement": {
+        "pre": {"model.norm_placement": "pre"},
+        "post": {"model.norm_placement": "post"},
+    },
     "warmup": {"warm": {"train.warmup": 0.1}, "cold": {"train.warmup": 0.0, "label": "no warmup"}},
 }
 
@@ -130,7 +148,9 @@ def asked(text, factors=FACTORIAL):
     )
 
 
-def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(tiny_text, store, monkeypatch):
+def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(
+    tiny_text, store, monkeypatch
+):
     monkeypatch.undo()  # with real identities
     planned = plan(asked(tiny_text), store)
     assert list(planned.arms) == ["pre+warm", "pre+cold", "post+warm", "post+cold"]
@@ -139,22 +159,33 @@ def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(tiny
     told = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     again = Ablation.model_validate({key: told[key] for key in told.keys() & Ablation.model_fields})
     assert again == planned.spec
-    assert FrozenStudy(folder, store).levels == {"norm_placement": ["pre", "post"], "warmup": ["warm", "cold"]}
+    assert FrozenStudy(folder, store).levels == {
+        "norm_placement": ["pre", "post"],
+        "warmup": ["warm", "cold"],
+    }
 
 
 def test_cells_that_would_train_the_same_are_refused(tiny_text, store, monkeypatch):
     monkeypatch.undo()
-    rounded = {**FACTORIAL, "warmup": {"warm": {"train.warmup": 0.1}, "cold": {"train.warmup": 0.12}}}
+    rounded = {
+        **FACTORIAL,
+        "warmup": {"warm": {"train.warmup": 0.1}, "cold": {"train.warmup": 0.12}},
+    }
     with pytest.raises(UserError, match=r"arms pre\+warm and pre\+cold train the same model"):
         plan(asked(tiny_text, rounded), store)
 
 
 def test_a_center_of_an_arm_makes_another_study(tiny_text, store, monkeypatch):
     monkeypatch.undo()
-    own = {**FACTORIAL, "warmup": {**FACTORIAL["warmup"], "cold": {"train.warmup": 0.0, "center": 0.001}}}
+    own = {
+        **FACTORIAL,
+        "warmup": {**FACTORIAL["warmup"], "cold": {"train.warmup": 0.0, "center": 0.001}},
+    }
     planned = plan(asked(tiny_text, own), store)
     assert planned.centers == {"pre+cold": 0.001, "post+cold": 0.001}
     assert planned.digest != plan(asked(tiny_text), store).digest
-    assert "grids of learning rates round 0.00316; pre+cold 0.001, post+cold 0.001" in "\n".join(centers(planned))
+    assert "grids of learning rates round 0.00316; pre+cold 0.001, post+cold 0.001" in "\n".join(
+        centers(planned)
+    )
     assert rules(planned)[-1] == "effects: 2 main, 4 simple, 1 interaction"
     assert "or as many round the arm's own center" in rules(planned)[1]

@@ -1,4 +1,6 @@
-"""From a YAML and a command line to a study folder: everything is refused or resolved before the first run."""
+"""From a YAML and a command line to a study folder: everything is refused or resolved before the
+first run.
+"""
 
 import json
 import shutil
@@ -9,12 +11,12 @@ import yaml
 
 from andrea.errors import StudyError, UserError
 from andrea.store.studies import studies
-from andrea.study import estimate
-from andrea.study.ablation import Ablation
-from andrea.study.freeze import freeze, plan
-from andrea.study.frozen import FrozenStudy
-from andrea.study.plans import Request
-from andrea.study.sweep import Sweep
+from andrea.study.plan import estimate
+from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.plan.plan import Request
+from andrea.study.question.ablation import Ablation
+from andrea.study.question.sweep import Sweep
 
 
 def ablation(text, **more):
@@ -24,7 +26,10 @@ def ablation(text, **more):
             "hypothesis": "Yes.",
             "factor": "norm_placement",
             "baseline": "pre",
-            "arms": {"post": {"model.norm_placement": "post"}, "pre": {"model.norm_placement": "pre"}},
+            "arms": {
+                "post": {"model.norm_placement": "post"},
+                "pre": {"model.norm_placement": "pre"},
+            },
             "match": {"on": "params", "tolerance": 0.05},
             "model": {"d_model": 16, "n_layer": 1, "n_head": 2, "context": 16},
             "data": {"source": f"text:{text}", "eval_tokens": 512, "curve_tokens": 64},
@@ -39,7 +44,10 @@ def sweep(text):
     return Sweep.model_validate(
         {
             "question": "Which batch size?",
-            "space": {"train.batch_size": {"choices": [2, 4]}, "train.lr": {"low": 1e-3, "high": 1e-2, "log": True}},
+            "space": {
+                "train.batch_size": {"choices": [2, 4]},
+                "train.lr": {"low": 1e-3, "high": 1e-2, "log": True},
+            },
             "model": {"d_model": 16, "n_layer": 1, "n_head": 2, "context": 16},
             "data": {"source": f"text:{text}", "eval_tokens": 512, "curve_tokens": 64},
             "train": {"tokens": 1024},
@@ -79,7 +87,9 @@ def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, st
 
 
 def test_one_protocol_under_two_names_is_two_studies_that_trackers_tell_apart(tiny_text, store):
-    first, again, second = (freeze(plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b"))
+    first, again, second = (
+        freeze(plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b")
+    )
     assert first.about["digest"] == second.about["digest"]
     assert first.about["key"] == again.about["key"] != second.about["key"]
 
@@ -98,7 +108,9 @@ def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
     folder = freeze(planned, store)
     (folder.path / "study.json").unlink()
     (folder.path / "resolved.json").write_text("{")
-    assert freeze(planned, store).read("resolved.json")["fingerprint"] == planned.prepared.fingerprint
+    assert (
+        freeze(planned, store).read("resolved.json")["fingerprint"] == planned.prepared.fingerprint
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,10 @@ def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
     ],
 )
 def test_other_options_make_another_study(tiny_text, store, change):
-    assert plan(ask(ablation(tiny_text), **change), store).digest != plan(ask(ablation(tiny_text)), store).digest
+    assert (
+        plan(ask(ablation(tiny_text), **change), store).digest
+        != plan(ask(ablation(tiny_text)), store).digest
+    )
 
 
 def test_what_changes_no_run_changes_no_digest(tiny_text, store, tmp_path):
@@ -153,24 +168,41 @@ def test_what_does_not_do_is_refused_before_anything_is_written(tiny_text, store
 
 def test_all_unknown_settings_are_named_at_once(tiny_text, store):
     with pytest.raises(UserError) as refused:
-        plan(ask(ablation(tiny_text), overrides={"model.d_modle": 8, "train.wramup": 1, "protocol.sedes": 2}), store)
+        plan(
+            ask(
+                ablation(tiny_text),
+                overrides={"model.d_modle": 8, "train.wramup": 1, "protocol.sedes": 2},
+            ),
+            store,
+        )
     for hint in ("did you mean 'd_model'?", "did you mean 'warmup'?", "did you mean 'seeds'?"):
         assert hint in str(refused.value)
 
 
-def test_a_disk_that_refuses_the_study_is_a_failure_of_the_way_and_not_of_the_user(tiny_text, store):
+def test_a_disk_that_refuses_the_study_is_a_failure_of_the_way_and_not_of_the_user(
+    tiny_text, store
+):
     planned = plan(ask(ablation(tiny_text)), store)
     (store.root / "studies").write_text("a file where a folder should be")
     with pytest.raises(StudyError, match="cannot write the study"):
         freeze(planned, store)
 
 
-def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_batch(tiny_text, store):
+def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_batch(
+    tiny_text, store
+):
     planned = plan(ask(sweep(tiny_text), name="batch", trials=6), store)
     assert planned.run_count == 6 and planned.baseline is None and planned.differences == {}
     study = FrozenStudy(freeze(planned, store), store)
     params = {"train.batch_size": 2, "train.lr": 0.005}
-    row = {"arm": study.arms[0], "phase": "trial", "why": "trial", "lr": None, "trial": 0, "generation": 0}
+    row = {
+        "arm": study.arms[0],
+        "phase": "trial",
+        "why": "trial",
+        "lr": None,
+        "trial": 0,
+        "generation": 0,
+    }
     run = study.run({**row, "params": params}, 1)
     config = study.config(run["run_id"])
     assert config["train"]["batch_size"] == config["train"]["micro_batch"] == 2
@@ -250,5 +282,7 @@ def test_a_plan_needs_no_store_to_say_what_would_run(tiny_text):
 
 def test_every_file_of_a_frozen_study_is_plain_json_or_yaml(tiny_text, store):
     folder = freeze(plan(ask(ablation(tiny_text)), store), store)
-    json.loads((folder.path / "resolved.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    json.loads(
+        (folder.path / "resolved.json").read_text(), parse_constant=lambda word: pytest.fail(word)
+    )
     assert "!!" not in (folder.path / "protocol.yaml").read_text()

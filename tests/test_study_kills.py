@@ -1,4 +1,6 @@
-"""Kill anything at any moment and give the same command again: the same runs, choices and verdicts come out."""
+"""Kill anything at any moment and give the same command again: the same runs, choices and verdicts
+come out.
+"""
 
 import contextlib
 import os
@@ -13,10 +15,10 @@ import pytest
 import study_fakes as fakes
 from study_fakes import make_study, outcome, read_json, trainings
 
+from andrea.execution.executors import InlineExecutor
+from andrea.records.extras import Asked, remember
 from andrea.store.runs import RunStore
-from andrea.study.asked import Asked, remember
 from andrea.study.controller import run_study
-from andrea.study.executors import InlineExecutor
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +33,9 @@ def _fake_identity(monkeypatch):
 def command(root, slots=2, seconds="0.03"):
     call = [sys.executable, str(Path(fakes.__file__)), str(root), "study-0000", str(slots)]
     environment = {**os.environ, "FAKE_SECONDS": seconds}
-    return subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def workers(root):
@@ -57,7 +61,8 @@ def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path
     dice, kills = random.Random(seed), 0
     while True:
         controller = command(root)
-        # By progress and not by the clock: on a slow machine a clock would kill every one of them as it starts.
+        # By progress and not by the clock: on a slow machine a clock would kill every one of them
+        # as it starts.
         enough = len(trainings(root)) + dice.randint(0, 8)
         while controller.poll() is None and (kills >= 6 or len(trainings(root)) < enough):
             time.sleep(0.01)
@@ -72,7 +77,9 @@ def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path
     _no_result_was_replaced(store, folder, kills)
 
 
-def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and_ends_the_same(tmp_path):
+def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and_ends_the_same(
+    tmp_path,
+):
     asked, outcomes = Asked(controls=True, confirm=True, equal=("flops", "time")), []
     dice, kills = random.Random(4), 0
     for name in ("whole", "killed"):
@@ -82,9 +89,12 @@ def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and
         remember(folder, asked)
         while name == "killed":
             controller = command(tmp_path / name)
-            # One more kill for every few trainings, so that the controls and what follows them are cut too.
+            # One more kill for every few trainings, so that the controls and what follows them are
+            # cut too.
             enough = len(trainings(tmp_path / name)) + dice.randint(5, 8)
-            while controller.poll() is None and (kills >= 4 or len(trainings(tmp_path / name)) < enough):
+            while controller.poll() is None and (
+                kills >= 4 or len(trainings(tmp_path / name)) < enough
+            ):
                 time.sleep(0.01)
             if controller.poll() is not None:
                 break
@@ -96,7 +106,13 @@ def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and
         outcomes.append(outcome(folder))
     assert controller.returncode == 0 and kills >= 3
     assert outcomes[0] == outcomes[1]
-    assert {run["phase"] for run in folder.runs()} == {"tune", "replicate", "control", "budget", "confirm"}
+    assert {run["phase"] for run in folder.runs()} == {
+        "tune",
+        "replicate",
+        "control",
+        "budget",
+        "confirm",
+    }
 
 
 def test_workers_killed_at_random_moments_change_nothing(tmp_path):
@@ -110,7 +126,8 @@ def test_workers_killed_at_random_moments_change_nothing(tmp_path):
     while controller.poll() is None:
         time.sleep(0.01)
         if kills < 6 and len(trainings(root)) >= enough:
-            # One kill for several trainings, so that no run fails three times: that would be the command's last try.
+            # One kill for several trainings, so that no run fails three times: that would be the
+            # command's last try.
             for pid in workers(root)[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -125,7 +142,9 @@ def test_workers_killed_at_random_moments_change_nothing(tmp_path):
 
 
 def _no_result_was_replaced(store: RunStore, folder, kills):
-    """Every run has one result; trainings that began anew are those that a kill cut off, at most two at once."""
+    """Every run has one result; trainings that began anew are those that a kill cut off, at most
+    two at once.
+    """
     ids = [run["run_id"] for run in folder.runs()]
     assert len(ids) == len(set(ids))
     assert all(store.result(run_id) and not store.attempts(run_id) for run_id in ids)

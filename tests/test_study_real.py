@@ -1,4 +1,6 @@
-"""The engine on real, tiny trainings: plan, freeze, run; killed at random it ends with the same bits."""
+"""The engine on real, tiny trainings: plan, freeze, run; killed at random it ends with the same
+bits.
+"""
 
 import contextlib
 import csv
@@ -18,15 +20,15 @@ import yaml
 from conftest import generated_text
 from study_fakes import outcome
 
-from andrea.analysis.build import make_report
+from andrea.analysis.formats.build import make_report
+from andrea.execution.executors import make_executor
+from andrea.records.events import Observer
 from andrea.store.runs import RunStore
-from andrea.study.ablation import Ablation
 from andrea.study.controller import run_study
-from andrea.study.events import Observer
-from andrea.study.executors import make_executor
-from andrea.study.freeze import freeze, plan
-from andrea.study.plans import Request
-from andrea.study.sweep import Sweep
+from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.plan import Request
+from andrea.study.question.ablation import Ablation
+from andrea.study.question.sweep import Sweep
 from andrea.training.metrics import VOLATILE
 
 pytestmark = pytest.mark.slow
@@ -50,7 +52,10 @@ def frozen(text, root):
             "hypothesis": "Yes.",
             "factor": "norm_placement",
             "baseline": "pre",
-            "arms": {"pre": {"model.norm_placement": "pre"}, "post": {"model.norm_placement": "post"}},
+            "arms": {
+                "pre": {"model.norm_placement": "pre"},
+                "post": {"model.norm_placement": "post"},
+            },
             "match": {"on": "none"},
             "model": MODEL,
             "data": {"source": f"text:{text}", "eval_tokens": 1024, "curve_tokens": 128},
@@ -63,7 +68,9 @@ def frozen(text, root):
 
 
 def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, tmp_path):
-    """Undisturbed in this process against two slots, SIGKILL to controllers and workers: every number is the same."""
+    """Undisturbed in this process against two slots, SIGKILL to controllers and workers: every
+    number is the same.
+    """
     whole, store = frozen(text, tmp_path / "whole")
     watch = Watch()
     assert run_study(whole, store, make_executor("inline", 1), [watch]).complete
@@ -74,7 +81,8 @@ def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, 
     dice = random.Random(7)
     controller = command(store, folder)
     for victim in dice.sample(["controller"] * 2 + ["worker"] * 3, 5):
-        # By progress and not by the clock: on a slow machine a clock would kill everything as it starts.
+        # By progress and not by the clock: on a slow machine a clock would kill everything as it
+        # starts.
         enough = records(store) + dice.randint(5, 40)
         while controller.poll() is None and (records(store) < enough or not workers(store)):
             time.sleep(0.005)
@@ -94,10 +102,14 @@ def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, 
     assert controller.returncode == 0
     logs = [path.read_text() for path in store.root.glob("runs/*/*/log.txt")]
     assert len(logs) == len(folder.runs()) == 10
-    assert any(re.search(r"attempt [2-9]: from step [1-9]", log) for log in logs), "something was resumed in its middle"
+    assert any(re.search(r"attempt [2-9]: from step [1-9]", log) for log in logs), (
+        "something was resumed in its middle"
+    )
     assert outcome(folder) == outcome(whole)
     assert tables(folder, store, tmp_path / "killed-csv") == expected
-    assert folder.read("verdict.json")["exploratory"] is False, "runs from before a resume are the study's own"
+    assert folder.read("verdict.json")["exploratory"] is False, (
+        "runs from before a resume are the study's own"
+    )
 
 
 class Watch(Observer):
@@ -133,7 +145,9 @@ def tables(folder, store, out):
     found = {}
     for path in sorted(out.glob("*.csv")):
         rows = list(csv.DictReader(path.open(encoding="utf-8")))
-        found[path.name] = [{key: row[key] for key in row if not key.startswith(VOLATILE)} for row in rows]
+        found[path.name] = [
+            {key: row[key] for key in row if not key.startswith(VOLATILE)} for row in rows
+        ]
     assert {"runs.csv", "curves.csv", "layers.csv", "verdicts.csv", "differences.csv"} <= set(found)
     return found
 
@@ -142,7 +156,10 @@ def test_a_real_sweep_finds_a_rate_that_learns(text, tmp_path):
     spec = Sweep.model_validate(
         {
             "question": "Which rate?",
-            "space": {"train.lr": {"low": 1e-4, "high": 3e-2, "log": True}, "train.batch_size": {"choices": [4, 8]}},
+            "space": {
+                "train.lr": {"low": 1e-4, "high": 3e-2, "log": True},
+                "train.batch_size": {"choices": [4, 8]},
+            },
             "model": MODEL,
             "data": {"source": f"text:{text}", "eval_tokens": 1024, "curve_tokens": 128},
             "train": {key: value for key, value in TRAIN.items() if key != "batch_size"},

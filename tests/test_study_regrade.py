@@ -1,4 +1,6 @@
-"""`andrea report --regrade`: stored runs judged by the present method, nothing trained, what was there before kept."""
+"""`andrea report --regrade`: stored runs judged by the present method, nothing trained, what was
+there before kept.
+"""
 
 import json
 import shutil
@@ -42,13 +44,19 @@ def study(made, tmp_path):
     """A copy of it."""
     folder, store = made
     shutil.copytree(store.root, tmp_path / "runs")
-    return StudyFolder(tmp_path / "runs" / "studies" / folder.path.name), RunStore(tmp_path / "runs")
+    return StudyFolder(tmp_path / "runs" / "studies" / folder.path.name), RunStore(
+        tmp_path / "runs"
+    )
 
 
 def pretend(folder, method=1, arm="relu", **said):
-    """Make verdict.json what an older method wrote: it says something else of one arm, and knows no newer key."""
+    """Make verdict.json what an older method wrote: it says something else of one arm, and knows no
+    newer key.
+    """
     told = folder.read("verdict.json")
-    told = {key: told[key] for key in ("verdicts", "baseline", "versions", "complete", "exploratory")}
+    told = {
+        key: told[key] for key in ("verdicts", "baseline", "versions", "complete", "exploratory")
+    }
     told["verdicts"] = [{**v, **said} if v["arm"] == arm else v for v in told["verdicts"]]
     folder.write("verdict.json", {**told, "method": method})
     return folder.read("verdict.json")
@@ -62,22 +70,37 @@ def test_a_study_of_this_method_is_left_as_it_is(study) -> None:
     folder, store = study
     files = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
     found = regrade(folder, store)
-    assert (found.method_before, found.method, found.changed, found.kept) == (METHOD, METHOD, [], [])
+    assert (found.method_before, found.method, found.changed, found.kept) == (
+        METHOD,
+        METHOD,
+        [],
+        [],
+    )
     assert [change.of for change in found.changes] == ["relu", "swiglu"]
     assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == files
 
 
 def test_a_newer_method_says_which_verdicts_change_and_trains_nothing(study) -> None:
     folder, store = study
-    before, log, was = trained(store), read_lines(folder.path / "runs.jsonl"), folder.read("verdict.json")
+    before, log, was = (
+        trained(store),
+        read_lines(folder.path / "runs.jsonl"),
+        folder.read("verdict.json"),
+    )
     older = pretend(folder, verdict="inconclusive", cause="rate at edge")
     found = regrade(folder, store)
     [change] = found.changed
-    assert (change.of, change.before, change.after) == ("relu", "inconclusive (rate at edge)", "worse")
+    assert (change.of, change.before, change.after) == (
+        "relu",
+        "inconclusive (rate at edge)",
+        "worse",
+    )
     assert change.reason == was["verdicts"][0]["reason"]
     assert found.kept == ["verdict-method1.json"]
     assert json.loads((folder.path / "verdict-method1.json").read_text()) == older
-    assert folder.read("verdict.json") == was, "controls and all else that the older method did not know of is there"
+    assert folder.read("verdict.json") == was, (
+        "controls and all else that the older method did not know of is there"
+    )
     assert (trained(store), read_lines(folder.path / "runs.jsonl")) == (before, log)
     assert regrade(folder, store).kept == [], "and now it is of this method"
 
@@ -92,7 +115,10 @@ def test_an_older_method_that_said_the_same_is_still_replaced(study) -> None:
 
 def test_the_studys_own_command_keeps_what_an_older_method_said(study) -> None:
     folder, store = study
-    was, older = folder.read("verdict.json"), pretend(folder, verdict="inconclusive", cause="rate at edge")
+    was, older = (
+        folder.read("verdict.json"),
+        pretend(folder, verdict="inconclusive", cause="rate at edge"),
+    )
     go(folder, store)
     assert folder.read("verdict.json") == was
     assert json.loads((folder.path / "verdict-method1.json").read_text()) == older
@@ -134,14 +160,18 @@ def test_a_replicate_is_judged_at_the_rate_that_it_was_trained_at(study) -> None
     assert verdict(folder)["regret"] > 0.15
 
 
-def test_a_method_that_would_tune_at_other_rates_keeps_the_choices_of_then(study, monkeypatch) -> None:
-    from andrea.study import tuning
+def test_a_method_that_would_tune_at_other_rates_keeps_the_choices_of_then(
+    study, monkeypatch
+) -> None:
+    from andrea.study.stages import tune as tuning
     from andrea.verdict.tuning import Decision
 
     folder, store = study
     more = Decision("extension", 1, {"relu": [0.3, 1.0]})
     monkeypatch.setattr(tuning, "decide", lambda *_: more)
-    assert regrade(folder, store).notes == ["this method would have tuned at 2 more rates: the choices of then stand"]
+    assert regrade(folder, store).notes == [
+        "this method would have tuned at 2 more rates: the choices of then stand"
+    ]
     (folder.path / "choices.json").unlink()
     with pytest.raises(StudyError, match=r"choices\.json: missing"):
         regrade(folder, store)
@@ -155,7 +185,9 @@ def test_what_was_kept_is_never_overwritten(study) -> None:
     assert regrade(folder, store).kept == ["verdict-method1-2.json"]
     pretend(folder, verdict="better", cause="")
     folder.write("verdict.json", first)
-    assert regrade(folder, store).kept == ["verdict-method1.json"], "the same once more is no other file"
+    assert regrade(folder, store).kept == ["verdict-method1.json"], (
+        "the same once more is no other file"
+    )
     assert json.loads((folder.path / "verdict-method1-2.json").read_text()) == second
 
 
@@ -231,18 +263,26 @@ def test_a_study_at_work_is_not_regraded(study) -> None:
 def test_the_command_tells_old_and_new_words(study) -> None:
     folder, store = study
     pretend(folder, verdict="better", cause="small but real")
-    (folder.path / "speed.json").unlink()  # the synthetic one has no speeds that a report could show
-    told = CliRunner().invoke(app, ["report", "--regrade", "study", "--format", "csv", "--runs", str(store.root)])
+    (
+        folder.path / "speed.json"
+    ).unlink()  # the synthetic one has no speeds that a report could show
+    told = CliRunner().invoke(
+        app, ["report", "--regrade", "study", "--format", "csv", "--runs", str(store.root)]
+    )
     assert told.exit_code == 0, told.output
     assert f"study-0000: method 1 → {METHOD}, 1 of 2 verdicts change" in told.output
     assert "relu           better (small but real)  worse" in told.output
     assert "kept in verdict-method1.json" in told.output
     again = CliRunner().invoke(
-        app, ["report", "--regrade", "study", "--format", "csv", "--json", "--runs", str(store.root)]
+        app,
+        ["report", "--regrade", "study", "--format", "csv", "--json", "--runs", str(store.root)],
     )
     found = json.loads(again.stdout)
     assert found["regraded"]["study-0000"]["changed"] == 0
-    assert [change["of"] for change in found["regraded"]["study-0000"]["changes"]] == ["relu", "swiglu"]
+    assert [change["of"] for change in found["regraded"]["study-0000"]["changes"]] == [
+        "relu",
+        "swiglu",
+    ]
     assert found["reports"]["study-0000"]
 
 

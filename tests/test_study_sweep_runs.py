@@ -1,4 +1,6 @@
-"""A sweep on a training that takes no time: the same trials whatever the slots, the kills and the duplicates."""
+"""A sweep on a training that takes no time: the same trials whatever the slots, the kills and the
+duplicates.
+"""
 
 import json
 
@@ -7,16 +9,19 @@ import study_fakes as fakes
 from study_fakes import misbehave, outcome, trainings, write_study
 
 from andrea.config import RunConfig
+from andrea.execution.executors import InlineExecutor
+from andrea.execution.local import LocalExecutor
+from andrea.records.events import Observer
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
-from andrea.study.events import Observer
-from andrea.study.executors import InlineExecutor
-from andrea.study.local import LocalExecutor
-from andrea.study.sweep import Sweep
+from andrea.study.question.sweep import Sweep
 from andrea.verdict.seeds import tuning_seed
 
 LR = {"train.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
-CHOICES = {"train.lr": {"choices": [0.001, 0.003]}, "model.activation": {"choices": ["gelu", "relu"]}}
+CHOICES = {
+    "train.lr": {"choices": [0.001, 0.003]},
+    "model.activation": {"choices": ["gelu", "relu"]},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +30,12 @@ def _fake_identity(monkeypatch):
 
 
 def make_sweep(root, space=LR, **settings):
-    spec = Sweep.model_validate({"question": "Which rate?", "space": space, "trials": 12, **settings})
-    config = RunConfig.model_validate({"model": {"vocab_size": 256}, "train": {"tokens": 512}}).model_dump(mode="json")
+    spec = Sweep.model_validate(
+        {"question": "Which rate?", "space": space, "trials": 12, **settings}
+    )
+    config = RunConfig.model_validate(
+        {"model": {"vocab_size": 256}, "train": {"tokens": 512}}
+    ).model_dump(mode="json")
     store = RunStore(root)
     asked = {"kind": "sweep", "name": "lr", **spec.model_dump(mode="json")}
     return write_study(store, "lr", "sweep", asked, {"lr": config}, None), store

@@ -1,4 +1,6 @@
-"""The Optuna journal is a projection: torn, deleted or contradicting, it is written again; proposals are pure."""
+"""The Optuna journal is a projection: torn, deleted or contradicting, it is written again;
+proposals are pure.
+"""
 
 import math
 
@@ -10,10 +12,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from study_fakes import make_study, misbehave, outcome
 
+from andrea.execution.executors import InlineExecutor
+from andrea.records.events import Observer
 from andrea.study.controller import run_study
-from andrea.study.events import Observer
-from andrea.study.executors import InlineExecutor
-from andrea.study.trials import Trial, propose, seed_of
+from andrea.study.optuna_journal import Trial, propose, seed_of
 
 SPACE = {"train.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 TPE = {
@@ -47,8 +49,13 @@ def journal(folder):
     path = str(folder.path / "optuna.journal")
     storage = JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
     return {
-        study.study_name: [(t.state.name, t.value, dict(t.params), dict(t.user_attrs)) for t in study.get_trials()]
-        for study in (optuna.load_study(study_name=s.study_name, storage=storage) for s in storage.get_all_studies())
+        study.study_name: [
+            (t.state.name, t.value, dict(t.params), dict(t.user_attrs)) for t in study.get_trials()
+        ]
+        for study in (
+            optuna.load_study(study_name=s.study_name, storage=storage)
+            for s in storage.get_all_studies()
+        )
     }
 
 
@@ -65,7 +72,10 @@ def test_the_journal_holds_a_study_per_arm_with_every_tuning_run_told(tmp_path):
         assert all(state == "COMPLETE" and math.isfinite(value) for state, value, *_ in trials)
     diverged = next(t for t in told["relu"] if t[2]["train.lr"] == 0.00316)
     assert diverged[1] == 5.54
-    assert diverged[3]["outcome"] == "diverged" and diverged[3]["scored_as"] == "loss at initialisation"
+    assert (
+        diverged[3]["outcome"] == "diverged"
+        and diverged[3]["scored_as"] == "loss at initialisation"
+    )
 
 
 def test_s27_a_trial_that_was_running_when_its_controller_died_is_taken_up(tmp_path):
@@ -102,7 +112,9 @@ def test_a_harmed_journal_is_mended_or_written_again(tmp_path, harm):
     elif harm == "other":
         path.write_bytes(path.read_bytes().replace(b"run_id", b"run_ix"))
     else:
-        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+        storage = JournalStorage(
+            JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
+        )
         optuna.load_study(study_name="relu", storage=storage).ask(SPACE)
     assert go(folder, store).complete
     assert journal(folder) == before
@@ -133,7 +145,11 @@ def test_s26_proposals_are_a_pure_function_of_seed_and_history():
         trials = []
         for number in range(8):
             params = propose(SPACE, TPE, seed, trials)
-            trials.append(Trial("lr", number, str(number), params, (math.log10(params["train.lr"]) + 2.5) ** 2))
+            trials.append(
+                Trial(
+                    "lr", number, str(number), params, (math.log10(params["train.lr"]) + 2.5) ** 2
+                )
+            )
         return [trial.params["train.lr"] for trial in trials]
 
     assert history(1) == history(1)

@@ -1,4 +1,6 @@
-"""A whole study on a training that takes no time: interrupted, failing, waiting for another, refused."""
+"""A whole study on a training that takes no time: interrupted, failing, waiting for another,
+refused.
+"""
 
 import threading
 
@@ -7,7 +9,7 @@ import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.errors import StudyError, UserError
-from andrea.study.events import Observer
+from andrea.records.events import Observer
 from andrea.verdict.seeds import replication_seed
 
 
@@ -56,7 +58,9 @@ def test_s34_a_run_that_fails_at_every_try_is_no_result_and_the_next_command_tri
     run_id = summary.failed[0].run_id
     assert store.result(run_id) is None
     assert store.failure(run_id)["reason"].startswith("a transient fault")
-    assert folder.read("choices.json")["relu"]["lr"] is None  # its midpoints wait for the failed rate
+    assert (
+        folder.read("choices.json")["relu"]["lr"] is None
+    )  # its midpoints wait for the failed rate
     assert go(folder, store).complete
     assert trainings(tmp_path).count(run_id) == 4
 
@@ -71,7 +75,11 @@ def test_an_arm_that_cannot_be_tuned_leaves_the_others_their_verdicts(tmp_path):
         assert trainings(tmp_path).count(summary.failed[0].run_id) == 3 * command
         assert len(set(trainings(tmp_path))) == 15 + 4 + 6
         relu, swiglu = verdict(folder), verdict(folder, "swiglu")
-        assert (relu["verdict"], relu["cause"], relu["n"]) == ("inconclusive", "failed or missing run", 0)
+        assert (relu["verdict"], relu["cause"], relu["n"]) == (
+            "inconclusive",
+            "failed or missing run",
+            0,
+        )
         assert (swiglu["verdict"], swiglu["n"], swiglu["arms"]) == ("better", 3, 2)
         assert folder.read("verdict.json")["complete"] is False
         later = folder.runs()[15:]
@@ -83,8 +91,12 @@ def test_an_arm_that_cannot_be_tuned_leaves_the_others_their_verdicts(tmp_path):
 @pytest.mark.parametrize(
     "failing", [{"lr": 0.0316}, {"lr": 0.00178}, {"lr": 0.1}], ids=["grid", "midpoint", "extension"]
 )
-def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed(tmp_path, failing, interrupted):
-    """The grid case is the hard one: this arm's edge extends everybody's grid, which the plan without it did not."""
+def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed(
+    tmp_path, failing, interrupted
+):
+    """The grid case is the hard one: this arm's edge extends everybody's grid, which the plan
+    without it did not.
+    """
     arms, edge = ("gelu_tanh", "relu", "swiglu"), failing["lr"] != 0.00178
     outcomes = []
     for name in ("whole", "flaky"):
@@ -114,7 +126,10 @@ def test_a_baseline_that_cannot_be_tuned_leaves_nothing_to_compare_with_until_it
     misbehave(store.root, "raise", times=3, activation="gelu_tanh", lr=0.01)
     assert not go(folder, store).complete
     assert len(folder.runs()) == 10
-    assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == ("inconclusive", "failed or missing run")
+    assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == (
+        "inconclusive",
+        "failed or missing run",
+    )
     assert go(folder, store).complete
     assert outcome(folder) == outcome(whole)
 
@@ -199,16 +214,24 @@ def test_an_observer_that_breaks_costs_one_warning_and_no_number(tmp_path, capsy
     assert capsys.readouterr().err.count("warning: Broken failed") == 1
 
 
-def test_s73_a_study_is_not_continued_on_another_platform_but_a_finished_one_can_be_read(tmp_path, monkeypatch):
+def test_s73_a_study_is_not_continued_on_another_platform_but_a_finished_one_can_be_read(
+    tmp_path, monkeypatch
+):
     folder, store = make_study(tmp_path)
     misbehave(tmp_path, "raise", times=3, activation="relu", lr=0.01)
     go(folder, store)
     with monkeypatch.context() as patch:
-        patch.setattr(fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"})
-        with pytest.raises(UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"):
+        patch.setattr(
+            fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"}
+        )
+        with pytest.raises(
+            UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"
+        ):
             go(folder, store)
     assert go(folder, store).complete
-    monkeypatch.setattr(fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"})
+    monkeypatch.setattr(
+        fakes.frozen, "platform_of", lambda device: {"torch": "9.9", "device": "other"}
+    )
     assert go(folder, store).complete
 
 
@@ -217,6 +240,8 @@ def test_runs_that_would_have_other_ids_now_are_refused(tmp_path, monkeypatch):
     misbehave(tmp_path, "raise", times=3, activation="relu", lr=0.01)
     go(folder, store)
     before = fakes.frozen.identify
-    monkeypatch.setattr(fakes.frozen, "identify", lambda c, f, *more: before(c, f + " with other numerics", *more))
+    monkeypatch.setattr(
+        fakes.frozen, "identify", lambda c, f, *more: before(c, f + " with other numerics", *more)
+    )
     with pytest.raises(UserError, match="numerics changed since it was frozen"):
         go(folder, store)

@@ -1,4 +1,6 @@
-"""The traced token's page in a real browser: quiet, offline, on a phone and in the dark, whatever the text says."""
+"""The traced token's page in a real browser: quiet, offline, on a phone and in the dark, whatever
+the text says.
+"""
 
 import json
 import re
@@ -15,7 +17,8 @@ from andrea.cli.app import app
 pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=window.alerted=1><script>window.alerted=1</script>"
 
-# The page itself forbids scripts; one beside it looks into its frame, which can also be as narrow as a phone.
+# The page itself forbids scripts; one beside it looks into its frame, which can also be as narrow
+# as a phone.
 FRAME = """<!DOCTYPE html><meta name="color-scheme" content="light dark"><body style="margin: 0"><pre id="probe"></pre>
 <iframe srcdoc="{page}" style="border: 0; width: {width}px; height: 900px"></iframe>
 <script>
@@ -51,9 +54,21 @@ frame.onload = () => {{
 def look(chromium: str, page: Path, width: int = 1280, *flags: str) -> tuple[dict[str, Any], str]:
     """What the page is like at this width, and the browser's console."""
     frame = page.with_name("frame.html")
-    frame.write_text(FRAME.format(page=escape(page.read_text(encoding="utf-8")), width=width), encoding="utf-8")
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += [f"--user-data-dir={page.parent / 'profile'}", "--window-size=1400,900", "--virtual-time-budget=5000"]
+    frame.write_text(
+        FRAME.format(page=escape(page.read_text(encoding="utf-8")), width=width), encoding="utf-8"
+    )
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+    ]
+    command += [
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--window-size=1400,900",
+        "--virtual-time-budget=5000",
+    ]
     command += ["--enable-logging=stderr", *flags, "--dump-dom", frame.as_uri()]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', answer.stdout, re.DOTALL)
@@ -64,7 +79,16 @@ def look(chromium: str, page: Path, width: int = 1280, *flags: str) -> tuple[dic
 
 def written(path: Path, text: str, *options: str) -> Path:
     """The page of a fresh model."""
-    arguments = ["trace", text, "--token", "7", "--logit-lens", "--set", "model.context=80", *options]
+    arguments = [
+        "trace",
+        text,
+        "--token",
+        "7",
+        "--logit-lens",
+        "--set",
+        "model.context=80",
+        *options,
+    ]
     result = CliRunner().invoke(app, [*arguments, "--html", str(path)], prog_name="andrea")
     assert result.exit_code == 0, result.output
     return path
@@ -72,12 +96,20 @@ def written(path: Path, text: str, *options: str) -> Path:
 
 @pytest.mark.parametrize(
     "setting",
-    ["norm_placement=pre", "norm_placement=post", "norm_placement=parallel_two", "residual=off", "init_std=1.5"],
+    [
+        "norm_placement=pre",
+        "norm_placement=post",
+        "norm_placement=parallel_two",
+        "residual=off",
+        "init_std=1.5",
+    ],
 )
 def test_on_a_phone_nothing_scrolls_sideways_and_the_stream_has_no_gaps(
     chromium: str, tmp_path: Path, setting: str
 ) -> None:
-    page = written(tmp_path / "trace.html", "Fellow citizens of the Senate", "--set", f"model.{setting}")
+    page = written(
+        tmp_path / "trace.html", "Fellow citizens of the Senate", "--set", f"model.{setting}"
+    )
     told, console = look(chromium, page, 360)
     assert told["width"] == 360 and told["scroll"] <= 360 and told["beyond"] == 0
     assert told["rows"] == 14 and max(told["gaps"]) < 0.1 and told["columns"] == 4
@@ -102,4 +134,9 @@ def test_in_the_dark_it_is_light_on_dark(chromium: str, tmp_path: Path) -> None:
 
 def test_a_text_that_is_markup_is_a_text(chromium: str, tmp_path: Path) -> None:
     told, console = look(chromium, written(tmp_path / "trace.html", EVIL))
-    assert told["text"] == EVIL and told["alerted"] is False and told["requests"] == [] and console == ""
+    assert (
+        told["text"] == EVIL
+        and told["alerted"] is False
+        and told["requests"] == []
+        and console == ""
+    )

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from wandb.sdk.lib.wbauth import read_netrc_auth
 from wandb_reader import read_offline_runs
 
-from andrea.cli import doctor
 from andrea.cli.app import app
+from andrea.cli.commands import doctor
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.subject import Destination, SingleRun
@@ -20,17 +20,30 @@ pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWar
 
 
 def synced(store: RunStore, *arguments: str) -> Any:
-    return CliRunner().invoke(app, ["sync", *arguments, "--runs", str(store.root)], prog_name="andrea")
+    return CliRunner().invoke(
+        app, ["sync", *arguments, "--runs", str(store.root)], prog_name="andrea"
+    )
 
 
-def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_of_its_id(store: RunStore) -> None:
+def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_of_its_id(
+    store: RunStore,
+) -> None:
     planned = plan(make_study(store), "", seed=1)
     train(store, planned, curve(), eval_part="tune")
     run_id = planned["run_id"]
-    first = synced(store, run_id[:8], *("--wandb", "offline", "--wandb-project", "mine", "--wandb-tags", "mine"))
+    first = synced(
+        store,
+        run_id[:8],
+        *("--wandb", "offline", "--wandb-project", "mine", "--wandb-tags", "mine"),
+    )
     assert first.stdout == "1 run written (offline)\n", first.output
     [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
-    assert (run.id, run.group, run.job_type, run.project) == (f"{run_id[:12]}-train", "train", "train", "mine")
+    assert (run.id, run.group, run.job_type, run.project) == (
+        f"{run_id[:12]}-train",
+        "train",
+        "train",
+        "mine",
+    )
     assert (run.name, run.tags) == ("lr=0.00316 seed=1", ["train", "mine"])
     assert run.axes["eval/*"] == "tokens"
     assert len(run.history) == 5
@@ -38,14 +51,21 @@ def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_
     assert again.stdout == "every run that has ended is mirrored already (offline)\n", again.output
 
 
-def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_of_a_train_command_is_mirrored_as_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = []
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    monkeypatch.setattr("andrea.tracking.mirror.Mirror.close", lambda mirror, *_: told.append(mirror._to))
-    monkeypatch.setattr("andrea.cli.train.follow", lambda *_: {"outcome": "completed"})
-    monkeypatch.setattr("andrea.cli.train.prepare", lambda *_: (None, "ab" * 32, {}, None))
-    monkeypatch.setattr("andrea.cli.train.as_text", lambda *_: "")
-    for asked in (["--wandb", "online", "--wandb-entity", "team", "--wandb-tags", "a,b"], ["--wandb", "off"]):
+    monkeypatch.setattr(
+        "andrea.tracking.mirror.Mirror.close", lambda mirror, *_: told.append(mirror._to)
+    )
+    monkeypatch.setattr("andrea.cli.commands.train.follow", lambda *_: {"outcome": "completed"})
+    monkeypatch.setattr("andrea.cli.commands.train.prepare", lambda *_: (None, "ab" * 32, {}, None))
+    monkeypatch.setattr("andrea.cli.commands.train.as_text", lambda *_: "")
+    for asked in (
+        ["--wandb", "online", "--wandb-entity", "team", "--wandb-tags", "a,b"],
+        ["--wandb", "off"],
+    ):
         command = ["train", "--runs", str(tmp_path / "runs"), *asked]
         result = CliRunner().invoke(app, command, prog_name="andrea")
         assert result.exit_code == 0, result.output
@@ -55,17 +75,30 @@ def test_the_run_of_a_train_command_is_mirrored_as_it_asks(tmp_path: Path, monke
 def test_a_project_that_w_b_would_refuse_is_refused_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("andrea.cli.train.follow", lambda *_: pytest.fail("it trains"))
-    command = ["train", "--runs", str(tmp_path / "runs"), "--wandb", "offline", "--wandb-project", "team/p"]
+    monkeypatch.setattr("andrea.cli.commands.train.follow", lambda *_: pytest.fail("it trains"))
+    command = [
+        "train",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--wandb",
+        "offline",
+        "--wandb-project",
+        "team/p",
+    ]
     result = CliRunner().invoke(app, command, prog_name="andrea")
     assert result.exit_code == 2
     assert "W&B project 'team/p'" in result.stderr
 
 
-def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_stays_in_the_project_where_it_was_put(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
-    assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline", "--wandb-project", "mine").stdout
+    assert (
+        "1 run written"
+        in synced(store, "norm-placement", "--wandb", "offline", "--wandb-project", "mine").stdout
+    )
     assert "mirrored already" in synced(store, "norm-placement", "--wandb", "offline").stdout
     told = json.loads(synced(store, "norm-placement", "--online", "--dry-run", "--json").stdout)
     assert (told["project"], len(told["runs"])) == ("mine", 1)
@@ -74,43 +107,72 @@ def test_a_study_stays_in_the_project_where_it_was_put(store: RunStore, monkeypa
     assert {run.project for run in read_offline_runs(folder.path).values()} == {"other"}
 
 
-def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with_its_reason(store: RunStore) -> None:
+def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with_its_reason(
+    store: RunStore,
+) -> None:
     run_id = plan(make_study(store), "", seed=1)["run_id"]
     with store.claim(run_id) as claim:
         claim.fail(claim.attempt({"config": {"seed": 1}}, {}), "out of memory")
     told = synced(store, run_id[:8], "--wandb", "offline", "--dry-run")
     assert told.stdout.startswith("1 run would be written (offline)"), told.output
-    assert synced(store, run_id[:8], "--wandb", "offline").stdout == "1 run written; 1 run without a result (offline)\n"
+    assert (
+        synced(store, run_id[:8], "--wandb", "offline").stdout
+        == "1 run written; 1 run without a result (offline)\n"
+    )
     [run] = read_offline_runs(store.root / "train" / run_id[:12]).values()
     assert (run.exit_code, run.summary["reason"]) == (1, "out of memory")
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"ID": 3}', '{"ID": {}}', '{"ID": {"mode": "offline"}}'])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"ID": 3}', '{"ID": {}}', '{"ID": {"mode": "offline"}}']
+)
 def test_a_damaged_ledger_is_none(store: RunStore, damage: str) -> None:
     folder = make_study(store)
     run_id = finished(store, folder, "pre", 1)["run_id"]
     (folder.path / "wandb").mkdir()
-    (folder.path / "wandb" / "mirrored.json").write_text(damage.replace("ID", f"{run_id[:12]}-012345"))
-    (folder.path / "wandb" / "destination.json").write_text('{"project": 3, "entity": "team", "tags": 5}')
+    (folder.path / "wandb" / "mirrored.json").write_text(
+        damage.replace("ID", f"{run_id[:12]}-012345")
+    )
+    (folder.path / "wandb" / "destination.json").write_text(
+        '{"project": 3, "entity": "team", "tags": 5}'
+    )
     told = synced(store, "norm-placement", "--wandb", "offline", "--dry-run", "--json")
     answer = json.loads(told.stdout)
-    assert (answer["project"], answer["entity"], answer["runs"]) == ("andrea", "team", [f"{run_id[:12]}-012345"])
+    assert (answer["project"], answer["entity"], answer["runs"]) == (
+        "andrea",
+        "team",
+        [f"{run_id[:12]}-012345"],
+    )
 
 
 def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(store: RunStore) -> None:
     folder = judged_study(store)
     before = sorted(store.root.rglob("*"))
-    told = synced(store, "norm-placement", "--wandb", "online", "--wandb-entity", "team", "--dry-run", "--json")
+    told = synced(
+        store,
+        "norm-placement",
+        "--wandb",
+        "online",
+        "--wandb-entity",
+        "team",
+        "--dry-run",
+        "--json",
+    )
     answer = json.loads(told.stdout)
     assert (answer["mode"], answer["project"], answer["entity"]) == ("online", "andrea", "team")
     assert len(answer["runs"]) == 12
     assert answer["runs"][-1] == "study-0123456789ab"
-    assert (answer["workspace"]["displayName"], answer["workspace"]["entity"]) == (folder.path.name, "team")
+    assert (answer["workspace"]["displayName"], answer["workspace"]["entity"]) == (
+        folder.path.name,
+        "team",
+    )
     text = synced(store, "norm-placement", "--wandb", "offline", "--dry-run").stdout
     assert text.startswith("12 runs would be written (offline) to project andrea\n")
     assert "panels" not in text
     text = synced(store, "norm-placement", "--online", "--wandb-entity", "team", "--dry-run").stdout
-    assert text.startswith("12 runs would be written (online) to project team/andrea at https://api.wandb.ai\n")
+    assert text.startswith(
+        "12 runs would be written (online) to project team/andrea at https://api.wandb.ai\n"
+    )
     assert "Verdicts (2 panels)" in text
     assert sorted(store.root.rglob("*")) == before
 
@@ -121,7 +183,11 @@ def test_a_dry_run_counts_what_the_sync_then_writes(store: RunStore) -> None:
     for arguments, count in (([], 12), ([], 0), (["--wandb-tags", "new"], 1)):
         asked = ["norm-placement", "--wandb", "offline", *arguments]
         told = json.loads(synced(store, *asked, "--dry-run", "--json").stdout)
-        assert len(told["runs"]) == json.loads(synced(store, *asked, "--json").stdout)["written"] == count
+        assert (
+            len(told["runs"])
+            == json.loads(synced(store, *asked, "--json").stdout)["written"]
+            == count
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +242,15 @@ def test_without_a_key_it_is_said_before_anything_is_trained_or_sent(
     result = synced(store, "norm-placement", "--online")
     assert (result.exit_code, result.stderr) == (2, f"andrea: W&B: {told}\n")
     assert f"note: W&B: {told}\n" in synced(store, "norm-placement", "--online", "--dry-run").stderr
-    asked = ["ablate", "norm-placement", "--wandb", "online", "--dry-run", "--runs", str(store.root)]
+    asked = [
+        "ablate",
+        "norm-placement",
+        "--wandb",
+        "online",
+        "--dry-run",
+        "--runs",
+        str(store.root),
+    ]
     assert f"note: W&B: {told}\n" in CliRunner().invoke(app, asked, prog_name="andrea").output
 
 
@@ -200,7 +274,10 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
     assert set(study.artifacts) == {
         *(f"run-{study.id}-{key}" for key in ("outcomes", "verdicts", "rates", "layers"))
     } | {f"{folder.path.name}-report"}
-    assert "1 run written" in synced(store, "norm-placement", "--wandb", "offline", "--checkpoint").stdout
+    assert (
+        "1 run written"
+        in synced(store, "norm-placement", "--wandb", "offline", "--checkpoint").stdout
+    )
     [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
     assert study.artifacts[f"{folder.path.name}-best"] == ["checkpoint", "config.json"]
     assert study.summary["best_run"] == best["run_id"][:12]
@@ -214,11 +291,19 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
         (["norm-placement", "--online", "--wandb", "offline"], "say different things"),
         (["norm-placement"], "WANDB_MODE turns W&B off"),
         (["0000000000", "--online"], "no study '0000000000'"),
-        (["norm-placement", "--online", "--wandb-project", "team/p"], "W&B project 'team/p': use up to 128 characters"),
-        (["norm-placement", "--wandb", "offline", "--wandb-project", "p" * 129], "use up to 128 characters"),
+        (
+            ["norm-placement", "--online", "--wandb-project", "team/p"],
+            "W&B project 'team/p': use up to 128 characters",
+        ),
+        (
+            ["norm-placement", "--wandb", "offline", "--wandb-project", "p" * 129],
+            "use up to 128 characters",
+        ),
     ],
 )
-def test_what_contradicts_itself_is_refused(store: RunStore, arguments: list[str], told: str) -> None:
+def test_what_contradicts_itself_is_refused(
+    store: RunStore, arguments: list[str], told: str
+) -> None:
     make_study(store)
     result = synced(store, *arguments)
     assert result.exit_code == 2

@@ -17,8 +17,8 @@ from wandb_server import WandbServer
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import mirror as mirrors
-from andrea.tracking.ledger import alone, record
 from andrea.tracking.mirror import Mirror
+from andrea.tracking.published import alone, record
 from andrea.tracking.subject import Destination, SingleRun, wandb_folder, wandb_id
 
 OFFLINE = Destination("offline")
@@ -38,7 +38,9 @@ def begin(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Begin:
 
         def start(self: Mirror) -> "subprocess.Popen[bytes]":
             pipe = subprocess.PIPE
-            process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0)
+            process = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=pipe, stdout=pipe, bufsize=0
+            )
             assert process.stdin is not None and process.stdout is not None
             os.set_blocking(process.stdout.fileno(), False)
             return process
@@ -56,7 +58,9 @@ def test_whatever_the_mirror_says_at_its_end_arrives(begin: Begin) -> None:
     assert [line.split()[1] for line in lines] == [str(n) for n in range(2000)]
 
 
-def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mirror, folder, lines = begin(SILENT)
     waits: list[float] = []
 
@@ -71,12 +75,18 @@ def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(begin: Begin, m
     monkeypatch.setattr(Mirror, "_wait", wait)
     mirror.close()
     assert waits == [mirrors.SAY_S] + 4 * [mirrors.CLOSE_WAIT_S], "to the last run, and once more"
-    assert lines[0].startswith(f"W&B: writing what is left of {folder.path.name}; Ctrl-C leaves it to `andrea sync ")
-    assert lines[1].startswith("W&B mirror: nothing written for 60 s; no result is lost, mirror it with `andrea sync ")
+    assert lines[0].startswith(
+        f"W&B: writing what is left of {folder.path.name}; Ctrl-C leaves it to `andrea sync "
+    )
+    assert lines[1].startswith(
+        "W&B mirror: nothing written for 60 s; no result is lost, mirror it with `andrea sync "
+    )
     assert len(lines) == 2
 
 
-@pytest.mark.parametrize(("say_s", "told"), [(5.0, "W&B: the rest is left to"), (0.1, "W&B: writing what is left of")])
+@pytest.mark.parametrize(
+    ("say_s", "told"), [(5.0, "W&B: the rest is left to"), (0.1, "W&B: writing what is left of")]
+)
 def test_ctrl_c_when_only_w_b_is_left_ends_the_mirror_and_not_the_command(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, say_s: float, told: str
 ) -> None:
@@ -101,7 +111,9 @@ def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Be
     mirror._process.wait()
     mirror.close()
     assert len(lines) == 1
-    assert lines[0].startswith("W&B mirror: its process has ended; no result is lost, mirror it with `andrea sync")
+    assert lines[0].startswith(
+        "W&B mirror: its process has ended; no result is lost, mirror it with `andrea sync"
+    )
 
 
 def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: Path) -> None:
@@ -116,7 +128,9 @@ def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_run_of_no_study_ends_with_its_address(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_no_study_ends_with_its_address(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned = finished(store, make_study(store), "", 1)
     subject = SingleRun(store, planned["run_id"])
     lines: list[str] = []
@@ -126,4 +140,6 @@ def test_a_run_of_no_study_ends_with_its_address(store: RunStore, monkeypatch: p
         with Mirror(subject, store, Destination("online"), warn=lines.append):
             pass
         assert set(server.runs) == {wandb_id(subject, planned["run_id"])}
-        assert lines == [f"W&B run: {server.url}/me/andrea/runs/{wandb_id(subject, planned['run_id'])}"]
+        assert lines == [
+            f"W&B run: {server.url}/me/andrea/runs/{wandb_id(subject, planned['run_id'])}"
+        ]

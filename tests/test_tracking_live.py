@@ -4,14 +4,24 @@ import time
 
 import pytest
 from tracking_study import make_study, plan
-from wandb_live import OFFLINE, ONLINE, Training, has_rows, on, only, openings, sent_at_once, wait_until
+from wandb_live import (
+    OFFLINE,
+    ONLINE,
+    Training,
+    has_rows,
+    on,
+    only,
+    openings,
+    sent_at_once,
+    wait_until,
+)
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer
 
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
-from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.published import alone, scratch
 from andrea.tracking.subject import SingleRun, wandb_id
 from andrea.tracking.writer import Writer
 
@@ -23,7 +33,9 @@ def test_rows_are_there_while_a_run_is_trained_and_the_run_ends_as_if_sent_at_on
     monkeypatch.setattr("wandb.sdk.lib.run_stopping._POLL_INTERVAL", 0.2)
     folder = make_study(store)
     training = Training(store, plan(folder, "pre", 900, phase="tune"), part="tune")
-    server.stopped = True  # which stops neither the training nor, by a Ctrl-C of its own, the mirror
+    server.stopped = (
+        True  # which stops neither the training nor, by a Ctrl-C of its own, the mirror
+    )
     lines: list[str] = []
     with alone(folder, wait_s=0), scratch(folder):
         writer = Writer(folder, store, ONLINE, lines.append)
@@ -46,7 +58,12 @@ def test_rows_are_there_while_a_run_is_trained_and_the_run_ends_as_if_sent_at_on
         training.ends(stalled=True)
         assert writer.write_pending() == 1
         writer.end()
-    assert (run.state, openings(server), len(run.rows), run.tags[-1]) == ("finished", 1, 13, "stalled")
+    assert (run.state, openings(server), len(run.rows), run.tags[-1]) == (
+        "finished",
+        1,
+        13,
+        "stalled",
+    )
     assert run.summary["final_loss"] == 3.4
     assert not lines
     assert sync(folder, store, ONLINE) == 0
@@ -79,7 +96,9 @@ def test_the_mirror_shows_what_the_controller_says_is_trained(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_a_run_of_no_study_says_where_it_is_when_it_begins(store: RunStore, server: WandbServer) -> None:
+def test_a_run_of_no_study_says_where_it_is_when_it_begins(
+    store: RunStore, server: WandbServer
+) -> None:
     planned = {"run_id": plan(make_study(store), "", 1)["run_id"]}
     subject = SingleRun(store, planned["run_id"])
     lines: list[str] = []
@@ -92,12 +111,18 @@ def test_a_run_of_no_study_says_where_it_is_when_it_begins(store: RunStore, serv
     assert lines == [f"W&B run: {server.url}/me/andrea/runs/{run}"]
     training.ends()
     mirror.close()
-    assert (only(server).name, only(server).state, len(only(server).rows)) == ("lr=0.00316 seed=1", "finished", 13)
+    assert (only(server).name, only(server).state, len(only(server).rows)) == (
+        "lr=0.00316 seed=1",
+        "finished",
+        13,
+    )
     assert len(lines) == 1
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_wrong_key_is_said_while_the_first_run_is_trained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_is_said_while_the_first_run_is_trained(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "short")
     folder = make_study(store)
     training = Training(store, plan(folder, "pre", 1))
@@ -127,7 +152,9 @@ def test_an_interrupted_run_has_no_end_until_it_goes_on(
             writer = Writer(folder, store, ONLINE, pytest.fail)
             assert writer.follow([training.planned])
             writer.end()
-        assert (only(server).state, openings(server)) == ("running", attempt), "W&B says crashed in a while"
+        assert (only(server).state, openings(server)) == ("running", attempt), (
+            "W&B says crashed in a while"
+        )
         training.dies(checkpoint=3)
         training.begin()
     training.ends()
@@ -136,7 +163,9 @@ def test_an_interrupted_run_has_no_end_until_it_goes_on(
 
 
 @pytest.mark.slow
-def test_a_run_begun_online_and_ended_offline_is_not_forgotten(store: RunStore, server: WandbServer) -> None:
+def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
+    store: RunStore, server: WandbServer
+) -> None:
     training = Training(store, plan(folder := make_study(store), "pre", 1))
     training.record(6)
     with alone(folder, wait_s=0), scratch(folder):
@@ -166,4 +195,6 @@ def test_one_protocol_under_two_names_is_two_studies(store: RunStore, server: Wa
     for folder in folders:
         folder.write("study.json", {**folder.about, "key": digest({"name": folder.path.name})})
         sync(folder, store, ONLINE)
-    assert sorted(run.group for run in server.runs.values()) == [folder.path.name for folder in folders]
+    assert sorted(run.group for run in server.runs.values()) == [
+        folder.path.name for folder in folders
+    ]

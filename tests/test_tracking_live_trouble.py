@@ -10,14 +10,25 @@ import time
 import pytest
 from test_tracking_online import service_of
 from tracking_study import finished, make_study, plan
-from wandb_live import OFFLINE, ONLINE, PATIENT_S, Training, on, only, openings, rows, sent_at_once, wait_until
+from wandb_live import (
+    OFFLINE,
+    ONLINE,
+    PATIENT_S,
+    Training,
+    on,
+    only,
+    openings,
+    rows,
+    sent_at_once,
+    wait_until,
+)
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering
 
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.published import alone, scratch
 from andrea.tracking.writer import Writer
 
 
@@ -36,7 +47,11 @@ def test_a_run_that_failed_for_good_keeps_its_rows_and_says_why(
         assert writer.write_pending(failed=True) == 1
         writer.end()
     failed = only(server)
-    assert (failed.state, failed.summary["reason"], len(failed.rows)) == ("failed", "out of memory", 4)
+    assert (failed.state, failed.summary["reason"], len(failed.rows)) == (
+        "failed",
+        "out of memory",
+        4,
+    )
     assert "failed" in failed.tags
     lines: list[str] = []
     training.begin(carried=3)
@@ -76,12 +91,16 @@ def test_a_run_that_failed_and_then_ended_well_has_each_row_once_with_plain_wand
 def plain_sync(folder: StudyFolder) -> None:
     copies = sorted(map(str, folder.path.glob("wandb/offline-run-*")))
     if copies:
-        subprocess.run([sys.executable, "-m", "wandb", "sync", *copies], cwd=folder.path, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "wandb", "sync", *copies], cwd=folder.path, check=True
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(store: RunStore, server: WandbServer) -> None:
+def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(
+    store: RunStore, server: WandbServer
+) -> None:
     training = Training(store, plan(folder := make_study(store), "pre", 1))
     training.record(6)
     lines: list[str] = []
@@ -129,7 +148,10 @@ def test_a_server_that_fails_meanwhile_costs_one_line_and_a_later_sync_completes
 ) -> None:
     monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "1.5")
     folder = make_study(store)
-    first, second = Training(store, plan(folder, "pre", 1)), Training(store, plan(folder, "post", 1))
+    first, second = (
+        Training(store, plan(folder, "pre", 1)),
+        Training(store, plan(folder, "post", 1)),
+    )
     first.record(6), second.record(6)
     lines: list[str] = []
     with alone(folder, wait_s=0), scratch(folder):
@@ -138,7 +160,9 @@ def test_a_server_that_fails_meanwhile_costs_one_line_and_a_later_sync_completes
         with server.in_trouble(answering(status, "")):
             first.ends()
             writer.write_pending()
-            assert not writer.follow([second.planned]), "offline now, and an offline copy is of a whole run"
+            assert not writer.follow([second.planned]), (
+                "offline now, and an offline copy is of a whole run"
+            )
             finished(store, folder, "pre", 2)
             second.ends()
             assert writer.write_pending() == 1
@@ -159,7 +183,11 @@ def test_whatever_is_killed_and_whenever_the_server_ends_with_each_row_once(
     """Several studies at once, each with a mirror, until rows have been sent."""
     chance = random.Random(6)
     folders = [make_study(store, f"study{n}") for n in range(4)]
-    trainings = [Training(store, plan(folder, folder.path.name, n), 200) for folder in folders for n in (1, 2)]
+    trainings = [
+        Training(store, plan(folder, folder.path.name, n), 200)
+        for folder in folders
+        for n in (1, 2)
+    ]
     mirrors = [Mirror(folder, store, ONLINE, warn=lambda line: None) for folder in folders]
     for at, training in enumerate(trainings):
         mirrors[at // 2].started(training.planned)
@@ -184,5 +212,9 @@ def test_whatever_is_killed_and_whenever_the_server_ends_with_each_row_once(
         training.ends()
     for folder in folders:
         sync(folder, store, ONLINE, lambda line: None)
-    sent = {run: told for folder in folders for run, told in sent_at_once(folder, store, monkeypatch).items()}
+    sent = {
+        run: told
+        for folder in folders
+        for run, told in sent_at_once(folder, store, monkeypatch).items()
+    }
     assert on(server) == sent

@@ -18,8 +18,8 @@ from andrea.errors import StudyError, UserError
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone
 from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.published import alone
 from andrea.tracking.subject import Destination
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
@@ -27,7 +27,9 @@ OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
 @dataclass
 class Told:
-    """A study mirrored once, by a process of its own, in an environment that says much about runs and servers."""
+    """A study mirrored once, by a process of its own, in an environment that says much about runs
+    and servers.
+    """
 
     folder: StudyFolder
     planned: dict[str, dict[str, Any]]
@@ -77,13 +79,17 @@ def processes_about(folder: StudyFolder) -> list[str]:
     """Processes that name the study, and the wandb services that serve them."""
     commands = {path.name: command_of(path.name) for path in Path("/proc").glob("[0-9]*")}
     found = [pid for pid, command in commands.items() if str(folder.path) in command]
-    return found + [pid for pid, command in commands.items() if any(f"--pid {own} " in command for own in found)]
+    return found + [
+        pid for pid, command in commands.items() if any(f"--pid {own} " in command for own in found)
+    ]
 
 
 def command_of(pid: str) -> str:
     """The command line of a process; empty when it has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     except OSError:
         return ""
 
@@ -96,17 +102,26 @@ def wait_until_gone(pids: list[str]) -> None:
 
 
 def test_a_study_read_back_from_wandbs_own_files_is_the_study(told: Told) -> None:
-    assert set(told.runs) == {f"{told.planned[name]['run_id'][:12]}-012345" for name in ("pre", "post", "diverged")}
+    assert set(told.runs) == {
+        f"{told.planned[name]['run_id'][:12]}-012345" for name in ("pre", "post", "diverged")
+    }
     run = told.run("post")
     assert (run.project, run.group, run.job_type) == ("andrea", told.folder.path.name, "replicate")
     assert run.name == "post lr=0.00316 seed=1"
     assert run.tags == ["norm-placement", "ablation", "post", "tiny"]
     assert run.config["model.d_model"] == 48
     assert run.config["seed"] == 1
-    assert run.axes == {"tokens": "", **dict.fromkeys(("step", "train/*", "eval/*", "layers/*"), "tokens")}
+    assert run.axes == {
+        "tokens": "",
+        **dict.fromkeys(("step", "train/*", "eval/*", "layers/*"), "tokens"),
+    }
     assert all("tokens" in row for row in run.history)
     assert [row["train/loss"] for row in run.history if "train/loss" in row] == [5.0, 4.5, 4.0, 3.5]
-    assert run.history[0]["layers/grad_norm"] == {"_type": "histogram", "values": [0.1, 0.2], "bins": [-0.5, 0.5, 1.5]}
+    assert run.history[0]["layers/grad_norm"] == {
+        "_type": "histogram",
+        "values": [0.1, 0.2],
+        "bins": [-0.5, 0.5, 1.5],
+    }
     assert run.summary["final_loss"] == 3.4
     assert run.summary["outcome"] == "completed"
     assert run.exit_code == 0
@@ -167,7 +182,9 @@ def test_sync_writes_what_is_missing_also_when_its_folder_was_deleted(store: Run
 
 
 @pytest.mark.slow
-def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whole_and_once(store: RunStore) -> None:
+def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whole_and_once(
+    store: RunStore,
+) -> None:
     folder = make_study(store)
     for seed in range(4):
         train(store, plan(folder, "pre", seed), curve(steps=150))
@@ -221,7 +238,9 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("kill", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.parametrize(
+    "kill", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_s40_no_process_outlives_a_controller(store: RunStore, kill: signal.Signals) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
@@ -230,7 +249,9 @@ def test_s40_no_process_outlives_a_controller(store: RunStore, kill: signal.Sign
     assert controller.stdout is not None
     assert controller.stdout.readline() == b"told\n"
     deadline = time.monotonic() + 20
-    while len(pids := processes_about(folder)) < 3:  # the controller, the mirror and wandb's service
+    while (
+        len(pids := processes_about(folder)) < 3
+    ):  # the controller, the mirror and wandb's service
         assert time.monotonic() < deadline
         time.sleep(0.01)
     controller.send_signal(kill)
@@ -239,7 +260,9 @@ def test_s40_no_process_outlives_a_controller(store: RunStore, kill: signal.Sign
     wait_until_gone(pids)
 
 
-def test_a_broken_mirror_is_one_line_and_not_an_exception(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_mirror_is_one_line_and_not_an_exception(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -270,7 +293,11 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
 
 def test_a_second_sync_of_a_study_is_refused_by_name(store: RunStore) -> None:
     folder = make_study(store)
-    with alone(folder, wait_s=0), pytest.raises(UserError, match="being mirrored"), alone(folder, wait_s=0):
+    with (
+        alone(folder, wait_s=0),
+        pytest.raises(UserError, match="being mirrored"),
+        alone(folder, wait_s=0),
+    ):
         pass
 
 
@@ -295,13 +322,18 @@ def test_s37_online_without_an_answering_server_becomes_offline_within_seconds(
     assert len(lines) == 1
     assert f"andrea sync {folder.path.name} --wandb online" in lines[0]
     assert len(read_offline_runs(folder.path)) == 2
-    assert all(entry["mode"] == "offline" for entry in read_json(folder.path / "wandb" / "mirrored.json").values())
+    assert all(
+        entry["mode"] == "offline"
+        for entry in read_json(folder.path / "wandb" / "mirrored.json").values()
+    )
     log = (folder.path / "wandb" / "mirror.log").read_text()
     assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
 
 
 @pytest.mark.slow
-def test_s37_online_without_a_key_becomes_offline_at_once(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s37_online_without_a_key_becomes_offline_at_once(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     monkeypatch.setenv("HOME", os.environ["WANDB_CONFIG_DIR"])

@@ -23,10 +23,10 @@ from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find
 from andrea.tracking.dashboards import as_json, view_name, workspace
-from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.mirror import Mirror, sync
+from andrea.tracking.published import alone, scratch
+from andrea.tracking.study_run import tables
 from andrea.tracking.subject import Destination
-from andrea.tracking.verdicts import tables
 from andrea.tracking.writer import Writer, end_service
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
@@ -66,7 +66,10 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
 
     assert len(server.runs) == 12
     assert {run.group for run in server.runs.values()} == {folder.path.name}
-    assert sorted(run.job_type for run in server.runs.values()) == ["replicate"] * 7 + ["report"] + ["tune"] * 4
+    assert (
+        sorted(run.job_type for run in server.runs.values())
+        == ["replicate"] * 7 + ["report"] + ["tune"] * 4
+    )
     run = run_of(server, arm="post", seed=1)
     assert (run.project, run.name, run.state) == ("andrea", "post lr=0.00316 seed=1", "finished")
     assert run.tags == ["norm-placement", "ablation", "post", "tiny", "paper"]
@@ -74,7 +77,11 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     assert [row["tokens"] for row in run.rows] == [0, 512, 1024, 1536, 2048]
     assert [row["train/loss"] for row in run.rows if "train/loss" in row] == [5.0, 4.5, 4.0, 3.5]
     assert run.axes == dict.fromkeys(("step", "train/*", "eval/*", "layers/*"), "tokens")
-    assert (run.summary["final_loss"], run.summary["best_loss"], run.summary["parameters"]) == (3.4, 3.5, 12_288)
+    assert (run.summary["final_loss"], run.summary["best_loss"], run.summary["parameters"]) == (
+        3.4,
+        3.5,
+        12_288,
+    )
     assert "eval/loss" not in run_of(server, arm="pre", phase="tune", lr=0.001).rows[0]
 
     diverged, stalled = run_of(server, arm="post", seed=3), run_of(server, arm="pre", seed=3)
@@ -91,10 +98,22 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     study = server.runs["study-0123456789ab"]
     assert (study.job_type, study.state, study.rows) == ("report", "finished", [])
     verdicts = {row["arm"]: row for row in study.table("verdicts")}
-    assert (verdicts["post"]["verdict"], verdicts["post"]["mean"], verdicts["post"]["high"]) == ("worse", 0.25, 0.4)
-    outcomes = {(row["arm"], row["phase"], row["outcome"]): row["runs"] for row in study.table("outcomes")}
-    assert outcomes[("post", "replicate", "diverged")] == outcomes[("post", "replicate", "missing")] == 1
-    assert [row["seeds"] for row in study.table("layers")] == [2] * 8, "arms, layers and checkpoints; good runs alone"
+    assert (verdicts["post"]["verdict"], verdicts["post"]["mean"], verdicts["post"]["high"]) == (
+        "worse",
+        0.25,
+        0.4,
+    )
+    outcomes = {
+        (row["arm"], row["phase"], row["outcome"]): row["runs"] for row in study.table("outcomes")
+    }
+    assert (
+        outcomes[("post", "replicate", "diverged")]
+        == outcomes[("post", "replicate", "missing")]
+        == 1
+    )
+    assert [row["seeds"] for row in study.table("layers")] == [2] * 8, (
+        "arms, layers and checkpoints; good runs alone"
+    )
     assert set(server.artifacts[f"{folder.path.name}-report"].files) == {"report.html", "runs.csv"}
 
     assert set(server.views) == {view_name(folder)}
@@ -108,7 +127,9 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     lines: list[str] = []
     assert sync(folder, store, ONLINE, lines.append) == 0
     assert lines == [line]
-    assert not [request for request in server.asked[asked:] if "UpsertBucket" in request], "nothing is sent again"
+    assert not [request for request in server.asked[asked:] if "UpsertBucket" in request], (
+        "nothing is sent again"
+    )
     there, other = elsewhere(store, tmp_path)
     assert sync(there, other, ONLINE) == 12
     assert server.state() == first
@@ -127,7 +148,12 @@ def test_plain_wandb_sync_of_the_offline_folders_gives_the_same_runs_and_rows(
     folder = judged_study(store)
     sync(folder, store, OFFLINE)
     copies = sorted(map(str, folder.path.glob("wandb/offline-run-*")))
-    subprocess.run([sys.executable, "-m", "wandb", "sync", *copies], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "wandb", "sync", *copies],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
     sent = server.state()
     assert len(sent["runs"]) == 12
     assert run_of(server, arm="post", seed=3).state == "failed"
@@ -154,7 +180,9 @@ def assert_each_row_once(server: WandbServer) -> None:
     assert sorted(run.state for run in server.runs.values()) == ["failed", "finished", "finished"]
     for run in server.runs.values():
         steps = [row["_step"] for row in run.rows]
-        assert steps == list(range(21 if run.state == "finished" else 4)), "no row is missing, none there twice"
+        assert steps == list(range(21 if run.state == "finished" else 4)), (
+            "no row is missing, none there twice"
+        )
         assert run.summary["outcome"] == ("completed" if run.state == "finished" else "diverged")
 
 
@@ -186,7 +214,11 @@ def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     folder = small_study(store)
     before = {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")}
     lines: list[str] = []
-    with server.in_trouble(trouble(server)), alone(folder, wait_s=0), scratch(folder):  # as the mirror's process does
+    with (
+        server.in_trouble(trouble(server)),
+        alone(folder, wait_s=0),
+        scratch(folder),
+    ):  # as the mirror's process does
         writer = Writer(folder, store, ONLINE, lines.append)
         writer.write_pending(failed=True)
         assert writer.write_dashboard() is None
@@ -196,7 +228,9 @@ def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     assert {path: path.read_bytes() for path in store.root.glob("runs/**/*.json*")} == before
     half_sent = set(server.runs)
     assert len(half_sent) < 3
-    assert not half_sent & set(read_offline_runs(folder.path)), "a copy would be sent after the half that is there"
+    assert not half_sent & set(read_offline_runs(folder.path)), (
+        "a copy would be sent after the half that is there"
+    )
 
     server.torn_after = None
     sync(folder, store, ONLINE)
@@ -215,7 +249,10 @@ def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     mirror.finished({}, {})
     wait_until(lambda: any(len(run.lines) == 7 for run in server.runs.values()))
     assert mirror._process is not None
-    os.kill(mirror._process.pid if victim == "the mirror" else service_of(mirror._process.pid), signal.SIGKILL)
+    os.kill(
+        mirror._process.pid if victim == "the mirror" else service_of(mirror._process.pid),
+        signal.SIGKILL,
+    )
     server.torn_after = None
     mirror.close()
     sync(folder, store, ONLINE)
@@ -235,12 +272,17 @@ def test_a_run_that_was_deleted_in_w_b_does_not_keep_the_others_from_it(
 
 
 @pytest.mark.slow
-def test_an_artifact_that_was_refused_is_said_and_sent_again(store: RunStore, server: WandbServer) -> None:
+def test_an_artifact_that_was_refused_is_said_and_sent_again(
+    store: RunStore, server: WandbServer
+) -> None:
     folder = make_study(store, "a+b")
     folder.write("verdict.json", {"complete": True, "verdicts": []})
     (folder.path / "report").mkdir()
     (folder.path / "report" / "report.html").write_text("<h1>worse</h1>")
-    with server.in_trouble(answering(403, "PUT")), pytest.raises(StudyError, match="W&B refused some data"):
+    with (
+        server.in_trouble(answering(403, "PUT")),
+        pytest.raises(StudyError, match="W&B refused some data"),
+    ):
         sync(folder, store, ONLINE)
     assert not any(artifact.versions for artifact in server.artifacts.values())
     assert sync(folder, store, ONLINE) == 1
@@ -271,11 +313,17 @@ def test_a_dashboard_is_built_without_a_network_and_always_the_same(store: RunSt
     ]
     panels = {(s["name"], p["viewType"]): p["config"] for s in sections for p in s["panels"]}
     loss = sections[1]["panels"][0]["config"]
-    assert (loss["xAxis"], loss["metrics"], loss["groupBy"]) == ("tokens", ["eval/loss"], "series.value")
+    assert (loss["xAxis"], loss["metrics"], loss["groupBy"]) == (
+        "tokens",
+        ["eval/loss"],
+        "series.value",
+    )
     assert (loss["groupAgg"], loss["groupArea"]) == ("mean", "stddev"), "a band over seeds"
     assert ("Search", "Parallel Coordinates Plot") in panels
     assert panels[("Search", "Parameter Importance")]["targetKey"] == "final_tune_loss"
-    assert "norm-placement-0123456789" in json.dumps(first["spec"]["section"]["runSets"][0]["filters"])
+    assert "norm-placement-0123456789" in json.dumps(
+        first["spec"]["section"]["runSets"][0]["filters"]
+    )
 
 
 def test_a_server_that_refuses_is_an_error_of_the_command(
@@ -284,7 +332,10 @@ def test_a_server_that_refuses_is_an_error_of_the_command(
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
     folder = make_study(store)
     finished(store, folder, "pre", 1)
-    with server.in_trouble(answering(403, "UpsertBucket")), pytest.raises(StudyError, match="may this account write"):
+    with (
+        server.in_trouble(answering(403, "UpsertBucket")),
+        pytest.raises(StudyError, match="may this account write"),
+    ):
         sync(folder, store, ONLINE)
 
 
@@ -304,7 +355,9 @@ def test_a_variable_that_wandb_refuses_is_one_line_and_not_one_per_run(
     assert f"andrea sync {folder.path.name}" in line
 
 
-def test_a_full_disk_is_one_line_and_not_one_per_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_not_one_per_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(**about: Any) -> None:
         assert not logging.raiseExceptions, "wandb's own log would print a page of traceback"
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -326,7 +379,9 @@ def test_a_dashboard_asks_for_no_table_that_nobody_writes(store: RunStore) -> No
     for kind in ("ablation", "sweep"):
         folder.write("study.json", {**about, "kind": kind})
         again = StudyFolder(folder.path)
-        panels = [panel for section in workspace(again, "andrea").sections for panel in section.panels]
+        panels = [
+            panel for section in workspace(again, "andrea").sections for panel in section.panels
+        ]
         asked = {panel.table_name for panel in panels if hasattr(panel, "table_name")}
         assert asked
         assert asked <= set(tables(again, store)), kind

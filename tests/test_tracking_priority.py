@@ -1,4 +1,6 @@
-"""The mirror beside training: it begins early, stands back, and names the place that a study is mirrored to."""
+"""The mirror beside training: it begins early, stands back, and names the place that a study is
+mirrored to.
+"""
 
 import math
 import os
@@ -25,12 +27,15 @@ GROUPED = Path("/proc/self/autogroup").exists()
 
 
 def weight_of(pid: int) -> tuple[int, str]:
-    """The nice value of a process and, where Linux groups processes by session, the line about its session.
+    """The nice value of a process and, where Linux groups processes by session, the line about its
+    session.
 
-    The line is empty for the descendants of the first process that have never begun a session, as a container's or
-    a virtual machine's command may be: they belong to no group.
+    The line is empty for the descendants of the first process that have never begun a session, as a
+    container's or a virtual machine's command may be: they belong to no group.
     """
-    return os.getpriority(os.PRIO_PROCESS, pid), Path(f"/proc/{pid}/autogroup").read_text().strip() if GROUPED else ""
+    return os.getpriority(os.PRIO_PROCESS, pid), Path(
+        f"/proc/{pid}/autogroup"
+    ).read_text().strip() if GROUPED else ""
 
 
 def stood_back(process: int, session: str) -> bool:
@@ -59,7 +64,9 @@ def test_mirror_and_service_stand_back_as_processes_and_as_sessions(store: RunSt
         pids = [mirror._process.pid, service_of(mirror._process.pid)]
         deadline = time.monotonic() + 10
         while not all(stood_back(*weight_of(pid)) for pid in pids):
-            assert time.monotonic() < deadline, f"process and session: {[weight_of(pid) for pid in pids]}"
+            assert time.monotonic() < deadline, (
+                f"process and session: {[weight_of(pid) for pid in pids]}"
+            )
             time.sleep(0.01)
     assert weight_of(os.getpid()) == own, "training's priority is as it was"
     assert len(read_offline_runs(folder.path)) == 1
@@ -84,9 +91,18 @@ child.kill()
 @pytest.mark.skipif(not GROUPED, reason="no groups by session here")
 def test_sessions_step_forward_again_when_the_study_has_ended() -> None:
     told = subprocess.run(
-        [sys.executable, "-c", SESSIONS], check=True, capture_output=True, text=True, start_new_session=True
+        [sys.executable, "-c", SESSIONS],
+        check=True,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
     )
-    assert told.stdout.split("\n") == [f"{SESSION_NICE} 0", f"{SESSION_NICE} {SESSION_NICE}", "0 0", ""]
+    assert told.stdout.split("\n") == [
+        f"{SESSION_NICE} 0",
+        f"{SESSION_NICE} {SESSION_NICE}",
+        "0 0",
+        "",
+    ]
 
 
 @dataclass
@@ -118,7 +134,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return told
 
 
-def waited(machine: Machine, allowance: priority.Allowance, used: float, enough_at: float = math.inf) -> float:
+def waited(
+    machine: Machine, allowance: priority.Allowance, used: float, enough_at: float = math.inf
+) -> float:
     """How long the mirror waits after it has used so many seconds more."""
     machine.used += used
     began = machine.now
@@ -129,11 +147,13 @@ def waited(machine: Machine, allowance: priority.Allowance, used: float, enough_
 def test_beside_busy_processors_the_mirror_has_its_share_and_no_more(machine: Machine) -> None:
     allowance = priority.Allowance()
     assert waited(machine, allowance, 0.0) == 0
-    assert [waited(machine, allowance, 0.05) for _ in range(3)] == pytest.approx([5.0] * 3, abs=priority.LOOK_S), (
-        "0.5 % of two"
-    )
+    assert [waited(machine, allowance, 0.05) for _ in range(3)] == pytest.approx(
+        [5.0] * 3, abs=priority.LOOK_S
+    ), "0.5 % of two"
     machine.idling = 0.4
-    assert waited(machine, allowance, 0.0499) == 5.0, "the gaps between two steps are no idle processor"
+    assert waited(machine, allowance, 0.0499) == 5.0, (
+        "the gaps between two steps are no idle processor"
+    )
     machine.now += 1000
     assert waited(machine, allowance, 0.0499) == 5.0, "nothing is saved up for a burst"
 
@@ -153,7 +173,9 @@ def test_while_it_was_stopped_the_mirror_earned_nothing(machine: Machine) -> Non
     assert waited(machine, allowance, 0.0099) == 4 * (priority.LOOK_S + 3600)
 
 
-def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ended(store: RunStore) -> None:
+def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ended(
+    store: RunStore,
+) -> None:
     folder = make_study(store)
     mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
     mirror.planned([{}])
@@ -182,18 +204,27 @@ def test_the_printed_command_works_from_where_it_is_printed(
 def test_the_ledger_tells_servers_apart_however_they_were_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As wandb itself reads it: `wandb login --host` writes to its settings, WANDB_BASE_URL stands above them."""
+    """As wandb itself reads it: `wandb login --host` writes to its settings, WANDB_BASE_URL stands
+    above them.
+    """
     asked = "import wandb; print(wandb.setup().settings.base_url)"
     monkeypatch.delenv("WANDB_BASE_URL", raising=False)
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
     to = Destination("online", "p", "e")
     assert to.where == "/e/p"
-    (tmp_path / "settings").write_text("[default]\nbase_url = http://wandb.example.org:8080/wandb\n")
-    told = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, cwd=tmp_path)
+    (tmp_path / "settings").write_text(
+        "[default]\nbase_url = http://wandb.example.org:8080/wandb\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
     assert to.where == f"{told.stdout.strip()}/e/p" == "http://wandb.example.org:8080/wandb/e/p"
     monkeypatch.setenv("WANDB_BASE_URL", "http://localhost:8080/")
     assert to.where == "http://localhost:8080/e/p"
     monkeypatch.delenv("WANDB_BASE_URL")
-    for damaged in (b"\xff\x00 no settings", b"[default]\nbase_url=http://x:1\nentity=a\nentity=b\n"):
+    for damaged in (
+        b"\xff\x00 no settings",
+        b"[default]\nbase_url=http://x:1\nentity=a\nentity=b\n",
+    ):
         (tmp_path / "settings").write_bytes(damaged)
         assert to.where == "/e/p"

@@ -8,9 +8,9 @@ from tracking_study import curve, diverging_curve, finished, make_study, plan, t
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.tracking.asked import resolve_destination, resolve_mode
+from andrea.tracking.destination import resolve_destination, resolve_mode
 from andrea.tracking.projection import project_run
-from andrea.tracking.verdicts import project_study
+from andrea.tracking.study_run import project_study
 
 
 def test_a_run_is_found_by_study_arm_seed_and_rate(store: RunStore) -> None:
@@ -64,8 +64,19 @@ def test_layers_are_a_profile_and_two_curves_however_deep_the_model(store: RunSt
 def test_a_null_metric_and_a_nan_leave_their_row_and_reach_no_summary(store: RunStore) -> None:
     folder = make_study(store)
     planned = plan(folder, "post", seed=1)
-    metrics = [*diverging_curve(), {"kind": "train", "step": 4, "tokens": 2048, "loss": None, "lr": 0.1}]
-    train(store, planned, metrics, outcome="diverged", reason="loss is not finite", loss=None, bpb=None)
+    metrics = [
+        *diverging_curve(),
+        {"kind": "train", "step": 4, "tokens": 2048, "loss": None, "lr": 0.1},
+    ]
+    train(
+        store,
+        planned,
+        metrics,
+        outcome="diverged",
+        reason="loss is not finite",
+        loss=None,
+        bpb=None,
+    )
     path = store.folder(planned["run_id"]) / "metrics.jsonl"
     path.write_text(path.read_text().replace("9.0,", "NaN,", 1))  # an older writer's
     run = project_run(folder, store, planned)
@@ -108,7 +119,11 @@ def test_s36_a_pruned_trial_is_a_whole_run_that_ended_well(store: RunStore) -> N
 
 def test_s67_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> None:
     folder = make_study(store, "lr-wd")
-    planned = {**plan(folder, "", seed=1, lr=0.01, phase="trial"), "trial": 3, "params": {"train.weight_decay": 0.1}}
+    planned = {
+        **plan(folder, "", seed=1, lr=0.01, phase="trial"),
+        "trial": 3,
+        "params": {"train.weight_decay": 0.1},
+    }
     train(store, planned, curve())
     run = project_run(folder, store, planned)
     assert run.name == "trial=3 lr=0.01 train.weight_decay=0.1 seed=1"
@@ -126,7 +141,9 @@ def test_a_control_is_named_by_what_it_is_and_is_a_curve_of_its_own(store: RunSt
     assert replicate.config["series"] == "pre"
 
 
-def test_a_loss_on_the_tune_part_is_another_metric_than_one_on_the_verdict_part(store: RunStore) -> None:
+def test_a_loss_on_the_tune_part_is_another_metric_than_one_on_the_verdict_part(
+    store: RunStore,
+) -> None:
     folder = make_study(store)
     tuned = plan(folder, "pre", seed=9, phase="tune")
     train(store, tuned, curve(), eval_part="tune")

@@ -1,7 +1,8 @@
 """A compiled run: compiled once, diagnostics as ever, checkpoints that a plain model reads.
 
-What is compiled is the model with its loss. It would be compiled again for another size of micro-batch (a ragged last
-one), the mode of evaluation, or hooks of diagnostics; an optimizer step, were it compiled, for every learning rate.
+What is compiled is the model with its loss. It would be compiled again for another size of
+micro-batch (a ragged last one), the mode of evaluation, or hooks of diagnostics; an optimizer step,
+were it compiled, for every learning rate.
 """
 
 import os
@@ -19,7 +20,10 @@ from andrea.training.run import train
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="torch.compile needs a C++ compiler"),
+    pytest.mark.skipif(
+        shutil.which(os.environ.get("CXX", "g++")) is None,
+        reason="torch.compile needs a C++ compiler",
+    ),
 ]
 
 
@@ -31,7 +35,9 @@ def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def test_s14_a_whole_run_compiles_during_the_warm_up_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s14_a_whole_run_compiles_during_the_warm_up_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its rate is another at every step; it evaluates, looks at its layers and saves in between."""
     seen: list[int] = []
     warm_up = Trainer.warm_up
@@ -41,7 +47,12 @@ def test_s14_a_whole_run_compiles_during_the_warm_up_alone(tmp_path: Path, monke
         seen.append(_compilations())
 
     monkeypatch.setattr(Trainer, "warm_up", watched)
-    train(tiny(train__compile="on", train__micro_batch=3, model__dropout=0.1), corpus(), tmp_path, checkpoint_every_s=0)
+    train(
+        tiny(train__compile="on", train__micro_batch=3, model__dropout=0.1),
+        corpus(),
+        tmp_path,
+        checkpoint_every_s=0,
+    )
     assert len(records(tmp_path, "eval")) == 4 and len(records(tmp_path, "layers")) == 3
     assert seen == [_compilations()] and seen[0] > 0
 
@@ -61,7 +72,9 @@ def _compilations() -> int:
     return int(torch._dynamo.utils.counters["frames"]["ok"])
 
 
-def test_s15_layers_are_recorded_under_compile_and_the_checkpoint_fits_a_plain_model(tmp_path: Path) -> None:
+def test_s15_layers_are_recorded_under_compile_and_the_checkpoint_fits_a_plain_model(
+    tmp_path: Path,
+) -> None:
     compiled, plain = tmp_path / "compiled", tmp_path / "plain"
     for folder, choice in ((compiled, "on"), (plain, "off")):
         folder.mkdir()

@@ -66,7 +66,11 @@ def test_every_kind_of_model_is_seen_through(name: str) -> None:
         sizes.append(diagnostics.rms(stream).item())
 
     def norm(module: torch.nn.Module | None) -> list[torch.Tensor]:
-        return [] if module is None else [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+        return (
+            []
+            if module is None
+            else [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+        )
 
     tables = [*norm(model.token_embedding), *norm(model.position_embedding)]
     assert found["residual_rms"] == pytest.approx(sizes, rel=1e-4)
@@ -74,7 +78,10 @@ def test_every_kind_of_model_is_seen_through(name: str) -> None:
         [torch.cat(norm(block)).norm().item() for block in model.blocks], rel=1e-4
     )
     assert found["embedding_grad_norm"] == pytest.approx(torch.cat(tables).norm().item(), rel=1e-4)
-    assert all(len(found[part]) == len(model.blocks) and min(found[part]) > 0 for part in ("attn_rms", "mlp_rms"))
+    assert all(
+        len(found[part]) == len(model.blocks) and min(found[part]) > 0
+        for part in ("attn_rms", "mlp_rms")
+    )
 
 
 def test_post_norm_streams_are_seen_after_their_norms() -> None:

@@ -21,7 +21,13 @@ from andrea.training.identity import canonical, env, git_state, identity, resolv
 
 HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
 RESOLVED = {
-    "train": {"device": "cpu", "dtype": "float32", "compile": "off", "kernels": "torch", "micro_batch": 8},
+    "train": {
+        "device": "cpu",
+        "dtype": "float32",
+        "compile": "off",
+        "kernels": "torch",
+        "micro_batch": 8,
+    },
     "model": {"vocab_size": 256, "final_norm": True},
 }
 GOLDEN = {
@@ -43,7 +49,9 @@ def named(**settings: Any) -> str:
 
 @pytest.mark.parametrize("override", GOLDEN)
 def test_golden_ids_stay(override: str) -> None:
-    """A changed id means that every store trains everything anew: only a change of numbers may do that."""
+    """A changed id means that every store trains everything anew: only a change of numbers may do
+    that.
+    """
     settings: dict[str, Any] = {section: dict(fields) for section, fields in RESOLVED.items()}
     path, _, value = override.partition("=")
     if "." in path:
@@ -89,34 +97,52 @@ def test_what_determines_the_numbers_changes_the_name() -> None:
 def test_what_changes_nothing_changes_no_name(tmp_path: Path) -> None:
     plain = named()
     copy = tmp_path / "elsewhere.txt"
-    assert named(data__source=f"text:{copy}") == plain  # the fingerprint stands for the text, wherever it lies
+    assert (
+        named(data__source=f"text:{copy}") == plain
+    )  # the fingerprint stands for the text, wherever it lies
     assert named(train__micro_batch=4) == named(train__micro_batch=400) == plain
     assert named(train__tokens=24 * 64 + 63) == plain  # what does not fill a batch is not trained
     assert named(model__final_norm=True) == named(model__vocab_size=256) == plain
-    assert named(model__norm_placement="post", model__final_norm=False) == named(model__norm_placement="post")
-    assert named(model__n_kv_head=2) == named(model__head_dim=8) == named(model__mlp_width=64) == plain
+    assert named(model__norm_placement="post", model__final_norm=False) == named(
+        model__norm_placement="post"
+    )
+    assert (
+        named(model__n_kv_head=2) == named(model__head_dim=8) == named(model__mlp_width=64) == plain
+    )
     assert named(model__embedding_scale="sqrt_d") == named(model__embedding_scale=4)
     assert named(model__norm="identity") == named(model__norm_placement="none")
     parts = {f"model__{part}_bias": False for part in ("attn", "proj", "mlp", "norm")}
     assert named(**parts) == named(model__bias=False)
     assert named(train__dtype="float32", train__compile="off", train__kernels="torch") == plain
-    assert named(train__schedule="constant", train__final_lr=0.5) == named(train__schedule="constant")
-    assert named(model__mlp_ratio="8/3", model__d_model=48) == named(model__mlp_ratio=2.67, model__d_model=48)
-    assert named(data__eval_tokens=640 + 15) == named(data__curve_tokens=160 + 15) == plain  # whole windows of 16
+    assert named(train__schedule="constant", train__final_lr=0.5) == named(
+        train__schedule="constant"
+    )
+    assert named(model__mlp_ratio="8/3", model__d_model=48) == named(
+        model__mlp_ratio=2.67, model__d_model=48
+    )
+    assert (
+        named(data__eval_tokens=640 + 15) == named(data__curve_tokens=160 + 15) == plain
+    )  # whole windows of 16
     assert named(train__warmup=2.4 / 24) == named(train__warmup=2 / 24) == plain  # 2 of 24 steps
-    assert named(train__evals=24) == named(train__evals=99) and named(train__logs=24) == named(train__logs=99)
+    assert named(train__evals=24) == named(train__evals=99) and named(train__logs=24) == named(
+        train__logs=99
+    )
     assert named(init_seed=1, data_seed=1, dropout_seed=1) == plain  # as `seed` says
     assert named(seed=5, init_seed=2, data_seed=2, dropout_seed=2) == named(seed=2)
 
 
-def test_a_later_field_at_the_value_that_means_before_keeps_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_field_at_the_value_that_means_before_keeps_old_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     old = canonical(tiny())
     monkeypatch.setitem(module.NEUTRAL, "train.beta1", 0.9)
     assert canonical(tiny())["train"].keys() == old["train"].keys() - {"beta1"}
     assert canonical(tiny(train__beta1=0.8))["train"].keys() == old["train"].keys()
 
 
-def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     configs = [{}, {"model__activation": "relu"}, {"model__norm_placement": "post"}]
     before = [named(**config) for config in configs]
     assert module.numerics(tiny()) == {}
@@ -132,7 +158,13 @@ def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(monke
     assert renamed(model_config.variant("activation", "relu")) == [False, True, False]
     assert renamed(model_config.variant("activation", "gelu_tanh")) == [True, False, True]
     assert renamed(model_config.variant("norm_placement", "post")) == [False, False, True]
-    everybodys = [Attention, GPT, Mlp, model_config.variant("norm", "layernorm"), model_config.variant("init", "gpt2")]
+    everybodys = [
+        Attention,
+        GPT,
+        Mlp,
+        model_config.variant("norm", "layernorm"),
+        model_config.variant("init", "gpt2"),
+    ]
     for part in (*everybodys, *module.COMPONENTS):
         assert renamed(part) == [True, True, True], part
     assert [named(**config) for config in configs] == before
@@ -146,7 +178,9 @@ def test_a_users_own_variant_may_read_the_ratio_itself(monkeypatch: pytest.Monke
     assert named(**config, model__mlp_ratio="8/3") != named(**config, model__mlp_ratio=2.67)
 
 
-def test_the_source_of_a_users_own_variant_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_a_users_own_variant_is_part_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "my_own_mlps.py"
     source.write_text("from andrea.model.mlps import Relu\n\n\nclass Mine(Relu):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -158,7 +192,9 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(tmp_path: Path, m
 
 
 def test_resolving_leaves_nothing_to_choose_and_is_done_once() -> None:
-    asked = build(RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}})
+    asked = build(
+        RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}}
+    )
     cfg = resolve(asked, corpus(), "cpu")
     assert "auto" not in cfg.train.model_dump().values()
     assert (cfg.model.vocab_size, cfg.model.final_norm, cfg.train.micro_batch) == (256, True, 8)
@@ -170,17 +206,24 @@ def test_a_gpu_takes_bfloat16_and_compilation(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     has = SimpleNamespace(total_memory=2**34)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
-    monkeypatch.setattr(module, "choose", lambda asked, model, train: f"{asked} for {train['dtype']}")
+    monkeypatch.setattr(
+        module, "choose", lambda asked, model, train: f"{asked} for {train['dtype']}"
+    )
     cfg = resolve(build(RunConfig, {}), corpus())
     assert (cfg.train.device, cfg.train.dtype, cfg.train.compile) == ("cuda", "bfloat16", "on")
     assert cfg.train.kernels == "auto for bfloat16"
-    assert resolve(build(RunConfig, {"train": {"device": "cpu"}}), corpus(), "cuda").train.device == "cpu"
+    assert (
+        resolve(build(RunConfig, {"train": {"device": "cpu"}}), corpus(), "cuda").train.device
+        == "cpu"
+    )
     has.total_memory = 2**20
     with pytest.raises(UserError, match=r"this GPU has 0\.0 GiB"):
         resolve(build(RunConfig, {}), corpus())
 
 
-def test_a_missing_gpu_and_a_vocabulary_too_small_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_and_a_vocabulary_too_small_are_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no CUDA device"):
         resolve(build(RunConfig, {"train": {"device": "cuda"}}), corpus())
@@ -193,19 +236,27 @@ def test_the_processor_that_draws_the_initial_weights_of_a_gpu_run_is_in_its_nam
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     cpu = module.this_platform("cpu")
-    assert module.this_platform("cuda") == {"torch": cpu["torch"], "device": "NVIDIA H200", "cpu": cpu["device"]}
+    assert module.this_platform("cuda") == {
+        "torch": cpu["torch"],
+        "device": "NVIDIA H200",
+        "cpu": cpu["device"],
+    }
 
 
 def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=n", "-c", "user.email=e"]
-        subprocess.run(["git", *who, "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+        subprocess.run(
+            ["git", *who, "-C", str(tmp_path), *arguments], check=True, capture_output=True
+        )
 
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
     git("init")
-    assert git_state(package) is None  # not tracked: an installed copy below somebody else's checkout
+    assert (
+        git_state(package) is None
+    )  # not tracked: an installed copy below somebody else's checkout
     git("add", ".")
     git("commit", "-m", "first")
     git_state.cache_clear()

@@ -51,7 +51,9 @@ def test_a_job_leaves_a_finished_run_in_the_store(tmp_path: Path) -> None:
     assert "completed at step 24" in log[-1]
 
 
-def test_a_finished_run_is_never_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_never_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = job(tmp_path, tiny())
     first = run_job(*arguments)
     monkeypatch.setattr(loop.Trainer, "advance", failing(AssertionError("trained again")))
@@ -67,8 +69,16 @@ def test_a_run_that_another_process_holds_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB"), "out of memory: CUDA out of memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), "out of memory"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB"),
+            "out of memory: CUDA out of memory",
+        ),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            ),
+            "out of memory",
+        ),
         (MemoryError(), "out of memory: the process got no more"),
         (ValueError("odd\nshape"), "ValueError: odd"),
         (StudyError("data are gone"), "data are gone"),
@@ -124,10 +134,16 @@ def test_an_interrupt_is_no_failure_and_the_run_goes_on_from_its_checkpoint(
     assert_same_run(store.folder(run_id), RunStore(tmp_path / "other").folder(run_id))
 
 
-def test_threads_of_the_run_hold_while_it_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_the_run_hold_while_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     advance = loop.Trainer.advance
-    monkeypatch.setattr(loop.Trainer, "advance", lambda self: (seen.append(torch.get_num_threads()), advance(self))[1])
+    monkeypatch.setattr(
+        loop.Trainer,
+        "advance",
+        lambda self: (seen.append(torch.get_num_threads()), advance(self))[1],
+    )
     run_job(*job(tmp_path, tiny(train__threads=2, train__tokens=128)))
     assert set(seen) == {2}
     assert torch.get_num_threads() == 1
@@ -144,7 +160,9 @@ def write_job(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.slow
 def test_a_job_file_gives_the_run_that_a_call_gives(tmp_path: Path) -> None:
     path = write_job(tmp_path)
-    done = subprocess.run([sys.executable, "-m", "andrea.training", str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "andrea.training", str(path)], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     arguments = job(tmp_path / "called", tiny())
     run_job(*arguments)
@@ -159,7 +177,12 @@ def test_bad_job_files_give_one_line_and_the_status_of_the_mistake(
     torn = tmp_path / "torn.json"
     torn.write_text("{")
     faulty = write_job(tmp_path, data_folder=str(tmp_path / "nowhere"))
-    for arguments, status in (([], 2), ([str(tmp_path / "none")], 2), ([str(torn)], 2), ([str(faulty)], 1)):
+    for arguments, status in (
+        ([], 2),
+        ([str(tmp_path / "none")], 2),
+        ([str(torn)], 2),
+        ([str(faulty)], 1),
+    ):
         assert main(arguments) == status
         shown = capsys.readouterr()
         assert shown.out == ""

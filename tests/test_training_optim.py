@@ -17,7 +17,9 @@ from andrea.training.optim import clip, make_optimizer, set_lr
 def test_s13_gains_and_biases_are_not_decayed_and_every_matrix_is() -> None:
     model = build_model(tiny(model__norm_affine=True, model__bias=True).model)
     optimizer = make_optimizer(model, TrainConfig(weight_decay=0.3))
-    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    decay = {
+        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
+    }
     for name, parameter in model.named_parameters():
         assert decay[id(parameter)] == (0.3 if parameter.dim() >= 2 else 0.0), name
 
@@ -52,7 +54,11 @@ def test_a_matrix_that_learns_at_a_share_of_the_rate_is_decayed_as_all_others() 
 def test_a_tied_table_is_one_parameter_and_an_untied_one_two() -> None:
     for tied in (True, False):
         model = build_model(tiny(model__tied=tied).model)
-        held = [p for group in make_optimizer(model, TrainConfig()).param_groups for p in group["params"]]
+        held = [
+            p
+            for group in make_optimizer(model, TrainConfig()).param_groups
+            for p in group["params"]
+        ]
         tables = [p for p in held if p.shape == model.token_embedding.weight.shape]
         assert len(tables) == (1 if tied else 2)
         assert len({id(p) for p in held}) == len(held) == len(list(model.parameters()))
@@ -65,7 +71,11 @@ def test_a_rate_is_set_in_all_groups() -> None:
 
 
 def test_clipping_scales_all_gradients_to_the_limit_and_returns_the_norm_before() -> None:
-    parameters = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(3))]
+    parameters = [
+        nn.Parameter(torch.zeros(2)),
+        nn.Parameter(torch.zeros(2, 2)),
+        nn.Parameter(torch.zeros(3)),
+    ]
     parameters[0].grad = torch.tensor([3.0, 0.0])
     parameters[1].grad = torch.tensor([[0.0, 4.0], [0.0, 0.0]])
     assert clip(parameters, 0).item() == 5.0
@@ -80,7 +90,10 @@ def test_clipping_scales_all_gradients_to_the_limit_and_returns_the_norm_before(
 @pytest.mark.parametrize("micro_batch", [1, 2, 3])
 def test_accumulated_gradient_and_loss_equal_the_full_batch(micro_batch: int) -> None:
     x, y = (torch.from_numpy(a) for a in batch(corpus(), 1, 0, 4, 16))
-    whole, sliced = Trainer(tiny(), corpus()), Trainer(tiny(train__micro_batch=micro_batch), corpus())
+    whole, sliced = (
+        Trainer(tiny(), corpus()),
+        Trainer(tiny(train__micro_batch=micro_batch), corpus()),
+    )
     torch.testing.assert_close(whole.backward(x, y), sliced.backward(x, y), rtol=1e-6, atol=1e-6)
     for full, part in zip(whole.parameters, sliced.parameters, strict=True):
         torch.testing.assert_close(full.grad, part.grad, rtol=1e-4, atol=1e-7)

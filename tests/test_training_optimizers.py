@@ -1,4 +1,6 @@
-"""Every optimizer against its formula, shares of the rate by name, what each one keeps, and resuming."""
+"""Every optimizer against its formula, shares of the rate by name, what each one keeps, and
+resuming.
+"""
 
 import math
 import shutil
@@ -32,7 +34,9 @@ def sgd(p: Tensor, g: Tensor, state: dict[str, Tensor], lr: float) -> Tensor:
 
 
 def lion(p: Tensor, g: Tensor, state: dict[str, Tensor], lr: float) -> Tensor:
-    """Program 1 of the paper: `update = interp(g, m, b1); update = sign(update); m = interp(g, m, b2)`."""
+    """Program 1 of the paper: `update = interp(g, m, b1); update = sign(update); m = interp(g, m,
+    b2)`.
+    """
     m = state.get("m", torch.zeros_like(p))
     state["m"] = 0.7 * m + 0.3 * g
     return p - lr * torch.sign(0.8 * m + 0.2 * g)
@@ -52,10 +56,14 @@ def muon(p: Tensor, g: Tensor, state: dict[str, Tensor], lr: float) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "formula"), [("sgd", sgd), ("lion", lion), ("muon", muon)])
-def test_a_step_is_what_the_formula_says_on_what_decoupled_decay_has_left(name: str, formula: Step) -> None:
+def test_a_step_is_what_the_formula_says_on_what_decoupled_decay_has_left(
+    name: str, formula: Step
+) -> None:
     generator = torch.Generator().manual_seed(3)
     model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(6, 4)])})
-    cfg = TrainConfig.model_validate({"optimizer": name, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.7})
+    cfg = TrainConfig.model_validate(
+        {"optimizer": name, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.7}
+    )
     optimizer = make_optimizer(model, cfg)
     trained = {n: p for n, p in model.named_parameters() if name != "muon" or p.dim() == 2}
     expected = {n: p.detach().clone() for n, p in trained.items()}
@@ -76,9 +84,15 @@ def test_muon_trains_the_matrices_inside_the_blocks_and_adamw_the_rest() -> None
     model = build_model(tiny(model__bias=True, model__norm_affine=True, model__tied=False).model)
     optimizer = make_optimizer(model, TrainConfig(optimizer="muon"))
     assert isinstance(optimizer, Together)
-    muon_, adamw = ({id(p) for group in part.param_groups for p in group["params"]} for part in optimizer.parts)
+    muon_, adamw = (
+        {id(p) for group in part.param_groups for p in group["params"]} for part in optimizer.parts
+    )
     named = {id(p): name for name, p in model.named_parameters()}
-    inside = {f"blocks.{i}.{m}.weight" for i in (0, 1) for m in ("attn.qkv", "attn.proj", "mlp.up", "mlp.down")}
+    inside = {
+        f"blocks.{i}.{m}.weight"
+        for i in (0, 1)
+        for m in ("attn.qkv", "attn.proj", "mlp.up", "mlp.down")
+    }
     assert {named[p] for p in muon_} == inside
     assert muon_ | adamw == set(named) and not muon_ & adamw
     assert not muons("blocks.0.norm1.weight", (16,)) and not muons("head.weight", (256, 16))
@@ -113,14 +127,22 @@ def test_a_parameter_with_no_share_of_the_rate_stays_where_it_started() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_memory_that_is_counted_is_the_state_that_is_kept(name: str) -> None:
-    cfg = tiny(train__optimizer=name, model__bias=True, model__qk_norm="head", model__norm_affine=True)
+    cfg = tiny(
+        train__optimizer=name, model__bias=True, model__qk_norm="head", model__norm_affine=True
+    )
     model = build_model(cfg.model)
     optimizer = make_optimizer(model, cfg.train)
     x = torch.arange(16)[None] % 7
     model(x, x).mean().backward()
     optimizer.step()
     parts = optimizer.parts if isinstance(optimizer, Together) else [optimizer]
-    kept = [v for part in parts for state in part.state.values() for v in state.values() if isinstance(v, Tensor)]
+    kept = [
+        v
+        for part in parts
+        for state in part.state.values()
+        for v in state.values()
+        if isinstance(v, Tensor)
+    ]
     assert sum(v.numel() for v in kept if v.dim()) == memory.moments(cfg.model, cfg.train)
 
 
@@ -165,13 +187,17 @@ def test_what_an_optimizer_or_a_schedule_does_not_read_changes_no_name() -> None
         for key in ("beta1", "beta2", "adam_eps", "weight_decay"):
             changed = named(**{"train__optimizer": name, f"train__{key}": 0.5})
             assert (changed == plain[name]) is (key in same), (name, key)
-    assert "optimizer" not in canonical(tiny())["train"] and "decay" not in canonical(tiny())["train"]
+    assert (
+        "optimizer" not in canonical(tiny())["train"] and "decay" not in canonical(tiny())["train"]
+    )
     assert named(train__decay=0.5) == plain["adamw"]
     inverse = named(train__schedule="inverse_sqrt")
     assert named(train__schedule="inverse_sqrt", train__final_lr=0.5) == inverse != plain["adamw"]
     falling = {named(train__schedule="wsd", train__decay=share) for share in (0.2, 0.5, 0.9)}
     assert len(falling) == 3
-    assert named(train__schedule="wsd", train__decay=5.1 / 24) == named(train__schedule="wsd", train__decay=5 / 24)
+    assert named(train__schedule="wsd", train__decay=5.1 / 24) == named(
+        train__schedule="wsd", train__decay=5 / 24
+    )
 
 
 def test_lion_by_itself_has_the_defaults_of_the_paper() -> None:
@@ -179,7 +205,9 @@ def test_lion_by_itself_has_the_defaults_of_the_paper() -> None:
 
 
 def test_a_warmup_and_a_decay_longer_than_the_run_are_refused() -> None:
-    with pytest.raises(UserError, match=r"warmup 0\.6 and decay 0\.5 of a wsd schedule are more than the whole run"):
+    with pytest.raises(
+        UserError, match=r"warmup 0\.6 and decay 0\.5 of a wsd schedule are more than the whole run"
+    ):
         tiny(train__schedule="wsd", train__warmup=0.6, train__decay=0.5)
     assert tiny(train__schedule="wsd", train__warmup=0.5, train__decay=0.5).train.decay == 0.5
 
@@ -189,6 +217,9 @@ def test_rates_that_mup_scales_for_adam_are_refused_with_another_kind_of_step() 
         with pytest.raises(UserError, match=f"train.optimizer {name} makes another"):
             tiny(train__optimizer=name, model__init="mup")
     shares = {
-        g["lr_scale"] for g in Trainer(tiny(model__init="mup", model__mup_base=8), corpus()).optimizer.param_groups
+        g["lr_scale"]
+        for g in Trainer(
+            tiny(model__init="mup", model__mup_base=8), corpus()
+        ).optimizer.param_groups
     }
     assert shares == {1.0, 0.5}

@@ -1,4 +1,6 @@
-"""A run that was interrupted, wherever and however, ends as the uninterrupted one: weights, metrics and result."""
+"""A run that was interrupted, wherever and however, ends as the uninterrupted one: weights, metrics
+and result.
+"""
 
 import errno
 import json
@@ -24,8 +26,12 @@ from andrea.training.run import Run, train
 
 
 @pytest.fixture
-def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, Any], dict[int, Path]]:
-    """An uninterrupted run with dropout and accumulation, and its folder as it was after every checkpoint."""
+def snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, dict[str, Any], dict[int, Path]]:
+    """An uninterrupted run with dropout and accumulation, and its folder as it was after every
+    checkpoint.
+    """
     monkeypatch.setattr(run_module, "CHECKPOINT_SHARE", 0)
     found: dict[int, Path] = {}
     save = Run._checkpoint
@@ -38,13 +44,21 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, di
     monkeypatch.setattr(Run, "_checkpoint", save_and_copy)
     whole = tmp_path / "whole"
     whole.mkdir()
-    result = train(tiny(model__dropout=0.1, train__micro_batch=3), corpus(), whole, checkpoint_every_s=0)
+    result = train(
+        tiny(model__dropout=0.1, train__micro_batch=3), corpus(), whole, checkpoint_every_s=0
+    )
     monkeypatch.setattr(Run, "_checkpoint", save)
     return whole, result, found
 
 
 def resume(folder: Path) -> dict[str, Any]:
-    return train(tiny(model__dropout=0.1, train__micro_batch=3), corpus(), folder, attempt=2, checkpoint_every_s=1e9)
+    return train(
+        tiny(model__dropout=0.1, train__micro_batch=3),
+        corpus(),
+        folder,
+        attempt=2,
+        checkpoint_every_s=1e9,
+    )
 
 
 def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
@@ -57,7 +71,9 @@ def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
         read: list[int] = []
         batch = loop.batch
         with monkeypatch.context() as patch:
-            patch.setattr(loop, "batch", lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape))  # noqa: B023
+            patch.setattr(
+                loop, "batch", lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape)
+            )
             again = resume(folder)
         assert read == list(range(step, 24))  # nothing twice, nothing left out
         assert lasting(again) == lasting(result)
@@ -77,7 +93,9 @@ def test_a_torn_line_and_records_after_the_checkpoint_are_cut_off(
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "flipped", "foreign", "metrics gone"])
 def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]], damage: str, capfd: pytest.CaptureFixture[str]
+    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+    damage: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     whole, result, found = snapshots
     path = found[12] / "checkpoint"
@@ -90,7 +108,10 @@ def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
     elif damage == "flipped":
         path.write_bytes(content)
     elif damage == "foreign":
-        checkpoint.save(path, {"step": 3, "offset": 0, "result": None, "model": {"w": weights(whole)["head.weight"]}})
+        checkpoint.save(
+            path,
+            {"step": 3, "offset": 0, "result": None, "model": {"w": weights(whole)["head.weight"]}},
+        )
     else:
         (found[12] / "metrics.jsonl").write_text("")
     assert lasting(resume(found[12])) == lasting(result)
@@ -101,7 +122,9 @@ def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
     assert (found[12] / "log.txt").read_text().count("starts again from step 0") == 1
 
 
-def test_a_checkpoint_is_written_and_read_without_a_second_copy_of_the_state(tmp_path: Path) -> None:
+def test_a_checkpoint_is_written_and_read_without_a_second_copy_of_the_state(
+    tmp_path: Path,
+) -> None:
     state = {f"w{i}": torch.full((2**18,), float(i)) for i in range(40)}  # a megabyte each
     tracemalloc.start()
     checkpoint.save(tmp_path / "checkpoint", state)
@@ -134,7 +157,9 @@ def test_a_kill_between_the_last_checkpoint_and_the_result_trains_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = job(tmp_path, tiny())
-    monkeypatch.setattr("andrea.store.runs.Claim.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "andrea.store.runs.Claim.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         run_job(*arguments)
     monkeypatch.undo()
@@ -145,7 +170,9 @@ def test_a_kill_between_the_last_checkpoint_and_the_result_trains_nothing_again(
     assert RunStore(tmp_path).result(arguments[3]) == result
 
 
-def test_seconds_of_earlier_attempts_count(snapshots: tuple[Path, dict[str, Any], dict[int, Path]]) -> None:
+def test_seconds_of_earlier_attempts_count(
+    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+) -> None:
     _, _, found = snapshots
     earlier = checkpoint.load(found[20] / "checkpoint")
     again = resume(found[20])
@@ -154,7 +181,9 @@ def test_seconds_of_earlier_attempts_count(snapshots: tuple[Path, dict[str, Any]
     assert again["attempts"] == 2
 
 
-def test_checkpoints_cost_a_few_percent_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_cost_a_few_percent_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
     monkeypatch.setattr(run_module.time, "perf_counter", lambda: clock[0])
     saved: list[int] = []
@@ -193,7 +222,9 @@ def test_sigkill_at_random_moments_ends_with_the_same_run(tmp_path: Path) -> Non
     context.set_forkserver_preload(["andrea.training.job"])
     draw, kills = random.Random(2), 0
     for _ in range(60):
-        process = context.Process(target=run_job, args=arguments, kwargs={"checkpoint_every_s": 0.05})
+        process = context.Process(
+            target=run_job, args=arguments, kwargs={"checkpoint_every_s": 0.05}
+        )
         process.start()
         kills += _end(process, draw.uniform(0.05, 0.8))
         if RunStore(tmp_path / "killed").result(arguments[3]):
@@ -204,7 +235,9 @@ def test_sigkill_at_random_moments_ends_with_the_same_run(tmp_path: Path) -> Non
     assert kills >= 3
     assert lasting(result) == lasting(whole)
     run_id = arguments[3]
-    assert_same_run(RunStore(tmp_path / "killed").folder(run_id), RunStore(tmp_path / "whole").folder(run_id))
+    assert_same_run(
+        RunStore(tmp_path / "killed").folder(run_id), RunStore(tmp_path / "whole").folder(run_id)
+    )
 
 
 @pytest.fixture
@@ -220,8 +253,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("where", ["checkpoint", "metrics"])
-def test_a_full_disk_is_an_error_and_the_run_resumes_when_there_is_room(small_disk: Path, where: str) -> None:
-    cfg = tiny(model__d_model=32, model__n_layer=3) if where == "checkpoint" else tiny(train__logs=24)
+def test_a_full_disk_is_an_error_and_the_run_resumes_when_there_is_room(
+    small_disk: Path, where: str
+) -> None:
+    cfg = (
+        tiny(model__d_model=32, model__n_layer=3) if where == "checkpoint" else tiny(train__logs=24)
+    )
     arguments = job(small_disk / "runs", cfg)
     store = RunStore(small_disk / "runs")
     ballast = small_disk / "ballast"

@@ -34,7 +34,16 @@ def trained(tmp_path: Path, cfg: RunConfig) -> tuple[Path, dict[str, Any]]:
 def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     folder, result = trained(tmp_path, tiny())
     every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {r["step"]: set(r) for r in every if r["kind"] == "train"}.keys() == {3, 6, 9, 12, 15, 18, 21, 24}
+    assert {r["step"]: set(r) for r in every if r["kind"] == "train"}.keys() == {
+        3,
+        6,
+        9,
+        12,
+        15,
+        18,
+        21,
+        24,
+    }
     assert all(r["tokens"] == 64 * r["step"] for r in every)
     first, *along, last = [r for r in every if r["kind"] == "eval"]
     assert [first["step"], *(r["step"] for r in along), last["step"]] == [0, 8, 16, 24]
@@ -42,7 +51,12 @@ def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     assert not any("full_loss" in r for r in along)
     layers = [r for r in every if r["kind"] == "layers"]
     assert [r["step"] for r in layers] == [0, 12, 24]
-    assert [len(layers[0][k]) for k in ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")] == [2, 2, 2, 3]
+    assert [len(layers[0][k]) for k in ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")] == [
+        2,
+        2,
+        2,
+        3,
+    ]
     train_records = [r for r in every if r["kind"] == "train"]
     assert {"loss", "lr", "grad_norm", "tokens_per_s", "seconds"} <= train_records[0].keys()
     assert all(a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(train_records))
@@ -51,15 +65,22 @@ def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     assert result["loss"] < result["initial_loss"] == pytest.approx(np.log(256), abs=0.1)
 
 
-def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(tmp_path: Path) -> None:
+def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
+    tmp_path: Path,
+) -> None:
     asked = ({}, {"init_seed": 9}, {"data_seed": 9}, {"dropout_seed": 9}, {"seed": 9})
-    plain, init, data, dropout, all_three = (loop.Trainer(tiny(model__dropout=0.3, **more), corpus()) for more in asked)
+    plain, init, data, dropout, all_three = (
+        loop.Trainer(tiny(model__dropout=0.3, **more), corpus()) for more in asked
+    )
 
     def batch(trainer: loop.Trainer) -> list[int]:
         return [int(token) for part in trainer._batch() for token in part.flatten()]
 
     def matrix(trainer: loop.Trainer) -> list[float]:
-        return [float(x) for x in trainer.model.get_parameter("blocks.0.mlp.up.weight").detach().flatten()]
+        return [
+            float(x)
+            for x in trainer.model.get_parameter("blocks.0.mlp.up.weight").detach().flatten()
+        ]
 
     assert batch(plain) == batch(init) == batch(dropout) != batch(data) == batch(all_three)
     assert matrix(plain) == matrix(data) == matrix(dropout) != matrix(init) == matrix(all_three)
@@ -68,7 +89,9 @@ def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_no
     assert dropout.sums() != plain.sums()  # the same weights and batch, other units dropped
 
 
-def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
     trainer = loop.Trainer(tiny(), corpus())
@@ -88,7 +111,9 @@ def test_result_accounts_for_tokens_documents_parameters_and_work(tmp_path: Path
     losses = evaluate(model, data)
     assert result["loss"] == losses.loss
     assert result["bpb"] == pytest.approx(result["loss"] / np.log(2))  # a token is a byte
-    assert sum(d["loss"] * d["tokens"] for d in result["documents"]) / 640 == pytest.approx(result["loss"])
+    assert sum(d["loss"] * d["tokens"] for d in result["documents"]) / 640 == pytest.approx(
+        result["loss"]
+    )
     assert (result["steps"], result["tokens"], result["eval_tokens"]) == (24, 24 * 64, 640)
     assert result["eval_digest"] == data.digest
     assert sum(result["parameters"].values()) == sum(p.numel() for p in model.parameters())
@@ -97,7 +122,9 @@ def test_result_accounts_for_tokens_documents_parameters_and_work(tmp_path: Path
     assert json.dumps(result, allow_nan=False)
 
 
-def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_tenth(tmp_path: Path) -> None:
+def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_tenth(
+    tmp_path: Path,
+) -> None:
     every, result = trained(tmp_path, tiny(train__logs=24))
     single = [r["loss"] for r in records(every, "train")]
     some, _ = trained(tmp_path, tiny(train__logs=4))
@@ -108,7 +135,9 @@ def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_s6_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(tmp_path: Path, dropout: float) -> None:
+def test_s6_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(
+    tmp_path: Path, dropout: float
+) -> None:
     one, first = trained(tmp_path, tiny(model__dropout=dropout))
     trained(tmp_path, tiny(train__lr=1e3, seed=7, model__dropout=0.5))
     torch.rand(17)
@@ -165,7 +194,9 @@ def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset
     np.testing.assert_allclose(found.window_sums, losses.sum(1), rtol=1e-5)
     np.testing.assert_allclose(found.document_sums.sum(), losses.sum(), rtol=1e-5)
     assert found.subset(data.curve) == pytest.approx(losses[data.curve].mean(), rel=1e-5)
-    assert evaluate(model, data, curve=True).loss == pytest.approx(found.subset(data.curve), rel=1e-6)
+    assert evaluate(model, data, curve=True).loss == pytest.approx(
+        found.subset(data.curve), rel=1e-6
+    )
     assert bits_per_byte(np.log(2), 100, 50) == 2.0
 
 
@@ -183,7 +214,9 @@ def test_s5_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_
     assert json.dumps(result, allow_nan=False)
 
 
-def test_s65_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(tmp_path: Path) -> None:
+def test_s65_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(
+    tmp_path: Path,
+) -> None:
     folder, result = trained(tmp_path, tiny(train__lr=3.0, train__schedule="constant"))
     assert result["outcome"] == "diverged"
     assert "above the initial loss" in result["reason"]
@@ -198,10 +231,16 @@ def test_a_model_that_learns_nothing_is_completed_and_stalled(tmp_path: Path) ->
     assert result["loss"] >= 0.99 * result["unigram_loss"]
 
 
-def test_a_spike_that_recovers_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spike_that_recovers_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = schedule.lr
-    monkeypatch.setattr(schedule, "lr", lambda step, steps, cfg: 1.0 if step == 10 else usual(step, steps, cfg))
-    folder, result = trained(tmp_path, tiny(train__tokens=120 * 64, train__logs=120, train__lr=1e-2))
+    monkeypatch.setattr(
+        schedule, "lr", lambda step, steps, cfg: 1.0 if step == 10 else usual(step, steps, cfg)
+    )
+    folder, result = trained(
+        tmp_path, tiny(train__tokens=120 * 64, train__logs=120, train__lr=1e-2)
+    )
     assert max(r["loss"] for r in records(folder, "train")) > result["initial_loss"]
     assert result["outcome"] == "completed"
     assert result["reason"] is None or result["stalled"]

@@ -33,14 +33,21 @@ configs = configs | falling_late
 
 
 @given(configs, st.integers(2, 5000))
-def test_s4_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(cfg: TrainConfig, steps: int) -> None:
-    floor = {"constant": cfg.lr, "inverse_sqrt": cfg.lr * math.sqrt(max(schedule.warmup_steps(steps, cfg), 1) / steps)}
+def test_s4_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(
+    cfg: TrainConfig, steps: int
+) -> None:
+    floor = {
+        "constant": cfg.lr,
+        "inverse_sqrt": cfg.lr * math.sqrt(max(schedule.warmup_steps(steps, cfg), 1) / steps),
+    }
     assert schedule.lr(0, steps, cfg) > 0
     assert schedule.lr(steps - 1, steps, cfg) == floor.get(cfg.schedule, cfg.lr * cfg.final_lr)
 
 
 @given(configs, st.integers(3, 400))
-def test_rate_rises_through_the_warmup_to_the_peak_and_then_falls(cfg: TrainConfig, steps: int) -> None:
+def test_rate_rises_through_the_warmup_to_the_peak_and_then_falls(
+    cfg: TrainConfig, steps: int
+) -> None:
     rates = [schedule.lr(k, steps, cfg) for k in range(steps)]
     warmup = min(round(cfg.warmup * steps), steps - 1)
     assert all(a < b for a, b in itertools.pairwise(rates[:warmup]))
@@ -52,7 +59,9 @@ def test_rate_rises_through_the_warmup_to_the_peak_and_then_falls(cfg: TrainConf
 def test_warmup_and_cosine_have_the_values_that_their_formulas_say() -> None:
     cfg = TrainConfig(lr=1.0, warmup=0.1, final_lr=0.1, schedule="cosine")
     assert [schedule.lr(k, 100, cfg) for k in (0, 4, 9)] == [0.1, 0.5, 1.0]
-    assert schedule.lr(54, 100, cfg) == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 45 / 90)))
+    assert schedule.lr(54, 100, cfg) == pytest.approx(
+        0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 45 / 90))
+    )
     linear = cfg.model_copy(update={"schedule": "linear"})
     assert schedule.lr(54, 100, linear) == pytest.approx(0.55)
 
@@ -72,7 +81,9 @@ def test_a_late_decay_stays_at_the_peak_and_falls_over_its_share_of_the_steps() 
 
 def test_an_inverse_square_root_goes_on_from_the_warmup_whatever_the_length_of_the_run() -> None:
     cfg = TrainConfig(lr=1.0, warmup=0.1, schedule="inverse_sqrt")
-    assert [schedule.lr(k, 100, cfg) for k in (4, 9, 39, 89)] == pytest.approx([0.5, 1.0, 0.5, 1 / 3])
+    assert [schedule.lr(k, 100, cfg) for k in (4, 9, 39, 89)] == pytest.approx(
+        [0.5, 1.0, 0.5, 1 / 3]
+    )
     assert schedule.lr(40, 50, cfg.model_copy(update={"warmup": 0.2})) == schedule.lr(40, 100, cfg)
 
 
@@ -81,7 +92,9 @@ def test_a_run_of_one_step_runs_at_the_peak() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 3000))
-def test_points_are_as_many_as_asked_evenly_spaced_and_end_at_the_end(count: int, steps: int) -> None:
+def test_points_are_as_many_as_asked_evenly_spaced_and_end_at_the_end(
+    count: int, steps: int
+) -> None:
     points = sorted(schedule.points(count, steps))
     assert len(points) == min(count, steps)
     assert points[0] >= 1
@@ -94,7 +107,12 @@ def test_a_budget_smaller_than_a_batch_is_refused_in_words() -> None:
     cfg = build(RunConfig, {"train": {"tokens": 511, "batch_size": 8}, "model": {"context": 64}})
     with pytest.raises(UserError, match=r"train.tokens 511: less than one batch of 512 tokens"):
         schedule.steps(cfg)
-    assert schedule.steps(build(RunConfig, {"train": {"tokens": 1100, "batch_size": 8}, "model": {"context": 64}})) == 2
+    assert (
+        schedule.steps(
+            build(RunConfig, {"train": {"tokens": 1100, "batch_size": 8}, "model": {"context": 64}})
+        )
+        == 2
+    )
 
 
 def test_the_tail_is_a_tenth_and_never_nothing() -> None:

@@ -1,4 +1,6 @@
-"""A user's own variant: from the guide's example to a verdict, and every fault of it in one line before any run."""
+"""A user's own variant: from the guide's example to a verdict, and every fault of it in one line
+before any run.
+"""
 
 import re
 import sys
@@ -11,15 +13,15 @@ from typer.testing import CliRunner
 
 from andrea.cli.app import app
 from andrea.errors import UserError
+from andrea.execution.executors import make_executor
 from andrea.model import config as model_config
 from andrea.model import variants
 from andrea.store.runs import RunStore
 from andrea.store.studies import studies
-from andrea.study.ablation import Ablation
 from andrea.study.controller import run_study
-from andrea.study.executors import make_executor
-from andrea.study.freeze import Request, freeze, plan
-from andrea.study.frozen import FrozenStudy
+from andrea.study.plan.freeze import Request, freeze, plan
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.question.ablation import Ablation
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "your-own-variant.md").read_text()
 SMALL = {"model.d_model": 16, "model.n_layer": 1, "model.n_head": 2, "model.context": 16}
@@ -31,7 +33,11 @@ ROW = {"arm": "squared", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0
 @pytest.fixture(autouse=True)
 def _own_axes(monkeypatch):
     monkeypatch.delitem(sys.modules, "andrea_user_squared_relu", raising=False)
-    monkeypatch.setattr(model_config, "VARIANTS", {axis: dict(known) for axis, known in model_config.VARIANTS.items()})
+    monkeypatch.setattr(
+        model_config,
+        "VARIANTS",
+        {axis: dict(known) for axis, known in model_config.VARIANTS.items()},
+    )
 
 
 def block(language):
@@ -72,7 +78,14 @@ def test_the_guides_example_runs_from_the_idea_to_the_verdict(project):
 
 
 def test_the_example_in_the_source_is_the_guides():
-    assert dedent(re.search(r"at its top:\n\n(.*?)\n\nIt is one file", variants.__doc__, re.DOTALL).group(1)) in GUIDE
+    assert (
+        dedent(
+            re.search(r"at its top:\n\n(.*?)\n\nIt is one file", variants.__doc__, re.DOTALL).group(
+                1
+            )
+        )
+        in GUIDE
+    )
     assert GUIDE.split("What to know")[0].count("\n") < 45
 
 
@@ -106,7 +119,9 @@ def test_a_module_beside_the_variants_is_refused_wherever_it_is_imported(project
         change(project, "        return Square()", f"        {line}\n        return Square()")
     else:
         change(project, "from torch import Tensor, nn\n", f"from torch import Tensor, nn\n{line}\n")
-    with pytest.raises(UserError, match=r"squared-relu\.py:\d+: imports .*put everything into squared-relu\.py"):
+    with pytest.raises(
+        UserError, match=r"squared-relu\.py:\d+: imports .*put everything into squared-relu\.py"
+    ):
         Ablation.load(project / "ablations" / "squared-relu.yaml")
 
 
@@ -114,7 +129,9 @@ def test_what_is_installed_may_be_imported_even_if_a_file_beside_has_its_name(pr
     (project / "ablations" / "yaml.py").write_text("raise RuntimeError\n")
     (project / "ablations" / "math.yaml").write_text("")
     (project / "ablations" / "math.py").write_text("raise RuntimeError\n")
-    change(project, "from torch import", "import math\nimport torch\nimport yaml\nfrom torch import")
+    change(
+        project, "from torch import", "import math\nimport torch\nimport yaml\nfrom torch import"
+    )
     (project / "ablations").rename(project / "torch")
     assert Ablation.load(project / "torch" / "squared-relu.yaml").arm_config("squared")
 
@@ -126,13 +143,19 @@ def test_what_is_installed_may_be_imported_even_if_a_file_beside_has_its_name(pr
         ("x.relu().square()", "x.relu()[..., :3]", r"RuntimeError: .*dim"),
         ("return Square()", "return Square(3)", r"squared-relu\.py:15\): TypeError"),
         ("return Square()", "return nn.PReLU(5)", "PReLU|RuntimeError|weight"),
-        ("return Square()", "return nn.Sequential(Square(), nn.Linear(64, 64))", r"mlp: it says 2,128, .* has 6,288"),
+        (
+            "return Square()",
+            "return nn.Sequential(Square(), nn.Linear(64, 64))",
+            r"mlp: it says 2,128, .* has 6,288",
+        ),
         ("x.relu().square()", "x.relu_().mul_(x)", "RuntimeError: .*inplace"),
     ],
 )
 def test_a_variant_that_cannot_run_is_one_line_and_nothing_is_written(project, old, new, message):
     change(project, old, new)
-    with pytest.raises(UserError, match=rf"^arm squared, model\.activation 'squared_relu'.*({message})") as refused:
+    with pytest.raises(
+        UserError, match=rf"^arm squared, model\.activation 'squared_relu'.*({message})"
+    ) as refused:
         planned(project)
     assert "\n" not in str(refused.value)
     store = RunStore(project / "runs")
@@ -147,7 +170,9 @@ def test_a_variant_that_reads_a_number_is_run_on_the_cpu_instead(project):
 def test_a_broken_variant_ends_the_command_with_2_and_one_line(project, monkeypatch):
     monkeypatch.chdir(project)
     change(project, "x.relu().square()", "x.rellu()")
-    settings = [f"--set={key}={value}" for key, value in SMALL.items()] + [f"--set=data.source=text:{project}/text.txt"]
+    settings = [f"--set={key}={value}" for key, value in SMALL.items()] + [
+        f"--set=data.source=text:{project}/text.txt"
+    ]
     result = CliRunner().invoke(app, ["ablate", "squared-relu", *settings], prog_name="andrea")
     assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1 and "arm squared" in result.stderr

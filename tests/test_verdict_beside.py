@@ -1,4 +1,6 @@
-"""Stability, learning-rate sensitivity, the interval over documents: against scipy and statsmodels, and their edges."""
+"""Stability, learning-rate sensitivity, the interval over documents: against scipy and statsmodels,
+and their edges.
+"""
 
 import math
 
@@ -8,20 +10,25 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from simulation.simulate_beside import over_documents as simulated
 from statsmodels.stats.proportion import proportion_confint
 
 from andrea.verdict.documents import over_documents
 from andrea.verdict.rates import Point
 from andrea.verdict.records import Replicate
 from andrea.verdict.sensitivity import capped, common_grid, sensitivity
-from andrea.verdict.simulate_beside import over_documents as simulated
 from andrea.verdict.stability import rates
 
 GOOD, DIVERGED, STALLED = Replicate(2.5), Replicate(None, "diverged"), Replicate(3.3, stalled=True)
 FAILED = Replicate(None, "failed")
 
 
-@given(good=st.integers(0, 40), diverged=st.integers(0, 10), stalled=st.integers(0, 10), failed=st.integers(0, 5))
+@given(
+    good=st.integers(0, 40),
+    diverged=st.integers(0, 10),
+    stalled=st.integers(0, 10),
+    failed=st.integers(0, 5),
+)
 @settings(max_examples=80, deadline=None)
 def test_rates_have_wilsons_interval(good: int, diverged: int, stalled: int, failed: int) -> None:
     found = rates([GOOD] * good + [DIVERGED] * diverged + [STALLED] * stalled + [FAILED] * failed)
@@ -49,7 +56,12 @@ GRID = [1e-3, 3.16e-3, 1e-2]
 
 
 def test_sensitivity_is_the_mean_excess_over_the_best_of_the_grid() -> None:
-    points = [Point(1e-2, 5.5, ok=False), Point(1e-3, 2.6), Point(3.16e-3, 2.5), Point(1.78e-3, 2.4)]
+    points = [
+        Point(1e-2, 5.5, ok=False),
+        Point(1e-3, 2.6),
+        Point(3.16e-3, 2.5),
+        Point(1.78e-3, 2.4),
+    ]
     found = sensitivity(points, GRID)
     assert found.value == pytest.approx((0.1 + 0 + 3.0) / 3)
     assert (found.rates, found.losses, found.best, found.n) == (GRID, [2.6, 2.5, 5.5], 2.5, 3)
@@ -83,10 +95,13 @@ def test_the_common_grid_is_what_all_arms_have() -> None:
     assert common_grid([[1e-3], [1.0]]) == common_grid([]) == []
 
 
-def runs(delta: np.ndarray, tokens: np.ndarray, base: float = 2.5) -> dict[int, dict[str, tuple[int, float]]]:
+def runs(
+    delta: np.ndarray, tokens: np.ndarray, base: float = 2.5
+) -> dict[int, dict[str, tuple[int, float]]]:
     """delta [seeds, documents]."""
     return {
-        seed: {f"d{i}": (int(size), base + row[i]) for i, size in enumerate(tokens)} for seed, row in enumerate(delta)
+        seed: {f"d{i}": (int(size), base + row[i]) for i, size in enumerate(tokens)}
+        for seed, row in enumerate(delta)
     }
 
 
@@ -106,7 +121,9 @@ def test_unequal_documents_have_the_variance_of_robust_weighted_least_squares() 
     found = over_documents(runs(delta, tokens), runs(np.zeros((1, 15)), tokens))
     fit = sm.WLS(delta[0], np.ones(15), weights=tokens).fit(cov_type="HC2")
     assert found.mean == pytest.approx(fit.params[0])
-    assert found.mean == pytest.approx(np.average(delta[0], weights=tokens)), "the difference of the final losses"
+    assert found.mean == pytest.approx(np.average(delta[0], weights=tokens)), (
+        "the difference of the final losses"
+    )
     half = (found.interval[1] - found.interval[0]) / 2
     assert half / stats.t.isf(0.025, found.freedom) == pytest.approx(fit.bse[0])
     assert found.freedom < 14, "a few long documents decide"
@@ -126,7 +143,9 @@ def test_one_document_that_is_nearly_all_of_the_text_widens_the_interval() -> No
 def test_degrees_of_freedom_are_those_of_the_quadratic_form(lengths: list[int]) -> None:
     """Bell & McCaffrey (2002), the matrices written out: A = M'DM for δ of variance 1/p."""
     tokens = np.array(lengths)
-    found = over_documents(runs(np.ones((1, len(lengths))), tokens), runs(np.zeros((1, len(lengths))), tokens))
+    found = over_documents(
+        runs(np.ones((1, len(lengths))), tokens), runs(np.zeros((1, len(lengths))), tokens)
+    )
     p = tokens / tokens.sum()
     maker = np.eye(len(p)) - p[None, :]
     maker = maker @ np.diag(p**-0.5)
@@ -140,7 +159,9 @@ def test_many_documents_need_no_matrix_of_documents_by_documents() -> None:
     delta, tokens = np.random.default_rng(3).normal(0.02, 0.1, (1, n)), np.full(n, 300)
     found = over_documents(runs(delta, tokens), runs(np.zeros((1, n)), tokens))
     assert found.freedom == pytest.approx(n - 1)
-    assert found.interval == pytest.approx(tuple(stats.ttest_1samp(delta[0], 0).confidence_interval(0.95)))
+    assert found.interval == pytest.approx(
+        tuple(stats.ttest_1samp(delta[0], 0).confidence_interval(0.95))
+    )
 
 
 ONE = runs(np.zeros((2, 1)), np.array([100]))
@@ -159,7 +180,9 @@ TWO = runs(np.zeros((2, 2)), np.array([100, 200]))
         (runs(np.array([[math.nan, 0.0], [0.0, 0.0]]), np.array([100, 200])), TWO, "not finite"),
     ],
 )
-def test_documents_that_cannot_be_compared_are_refused_with_the_reason(arm, baseline, words: str) -> None:
+def test_documents_that_cannot_be_compared_are_refused_with_the_reason(
+    arm, baseline, words: str
+) -> None:
     found = over_documents(arm, baseline)
     assert found.interval is None
     assert words in found.reason
@@ -167,13 +190,17 @@ def test_documents_that_cannot_be_compared_are_refused_with_the_reason(arm, base
 
 
 def test_documents_that_say_the_same_have_a_point_for_an_interval() -> None:
-    found = over_documents(runs(np.full((1, 3), 0.5), np.array([1, 2, 3])), runs(np.zeros((1, 3)), np.array([1, 2, 3])))
+    found = over_documents(
+        runs(np.full((1, 3), 0.5), np.array([1, 2, 3])), runs(np.zeros((1, 3)), np.array([1, 2, 3]))
+    )
     assert found.interval == pytest.approx((0.5, 0.5))
 
 
 @pytest.mark.parametrize("by_length", [0.0, 1.0])
 @pytest.mark.parametrize("count", [3, 12])
-def test_the_interval_over_documents_covers_where_their_lengths_differ(count: int, by_length: float) -> None:
+def test_the_interval_over_documents_covers_where_their_lengths_differ(
+    count: int, by_length: float
+) -> None:
     """docs/method.md, *Documents*: 94–98 % whether long documents scatter less or not."""
     studies = 1000
     told = simulated(count, 1.0, studies, seed=2, by_length=by_length)

@@ -11,7 +11,13 @@ from andrea.verdict.factorial import effects
 from andrea.verdict.judge import judge
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Controls, Replicate
-from andrea.verdict.seeds import BLOCK, confirmation_seeds, control_seed, replication_seed, tuning_seed
+from andrea.verdict.seeds import (
+    BLOCK,
+    confirmation_seeds,
+    control_seed,
+    replication_seed,
+    tuning_seed,
+)
 
 SEEDS = [0, 1, 2, 3, 4]
 GOOD = {"digest": "same"}
@@ -20,7 +26,9 @@ STALLED, DIVERGED = Replicate(3.3, stalled=True, **GOOD), Replicate(None, "diver
 
 def runs(shift=0.0, noise=0.0, seed=0, level=2.0):
     draw = np.random.default_rng(seed)
-    return {s: Replicate(level + shift + noise * float(draw.standard_normal()), **GOOD) for s in SEEDS}
+    return {
+        s: Replicate(level + shift + noise * float(draw.standard_normal()), **GOOD) for s in SEEDS
+    }
 
 
 def test_a_repeat_on_a_deterministic_route_is_the_same_to_the_last_bit():
@@ -32,9 +40,13 @@ def test_a_repeat_on_a_deterministic_route_is_the_same_to_the_last_bit():
     assert other.ok is False and "documents, metrics.jsonl" in other.reason
 
 
-@pytest.mark.parametrize("difference, ok", [(0.0, True), (0.0499, True), (0.0501, False), (-0.2, False)])
+@pytest.mark.parametrize(
+    "difference, ok", [(0.0, True), (0.0499, True), (0.0501, False), (-0.2, False)]
+)
 def test_elsewhere_a_repeat_is_within_m(difference, ok):
-    found = repeat(Replicate(2.0, **GOOD), Replicate(2.0 + difference, **GOOD), 0.05, deterministic=False)
+    found = repeat(
+        Replicate(2.0, **GOOD), Replicate(2.0 + difference, **GOOD), 0.05, deterministic=False
+    )
     assert found.ok is ok and found.difference == pytest.approx(abs(difference))
 
 
@@ -60,7 +72,10 @@ def test_a_paired_control_has_the_numbers_of_scipy():
     assert [d.difference for d in found.differences] == values and found.n == 5
     assert found.p == pytest.approx(expected.pvalue)
     assert found.interval == pytest.approx((interval.low, interval.high))
-    assert (found.mean, found.sd) == (pytest.approx(np.mean(values)), pytest.approx(np.std(values, ddof=1)))
+    assert (found.mean, found.sd) == (
+        pytest.approx(np.mean(values)),
+        pytest.approx(np.std(values, ddof=1)),
+    )
     for factor, side in ((0.5, "greater"), (2.0, "less")):
         one_sided = ruler(baseline, other, SEEDS, 0.05, factor=factor)
         assert one_sided.p == pytest.approx(stats.ttest_1samp(values, 0.0, alternative=side).pvalue)
@@ -102,7 +117,9 @@ def test_a_baseline_that_does_not_train_with_other_weights_fails_a_a(bad):
     assert "1 of 5 runs diverged or stalled" in found.reason
 
 
-@pytest.mark.parametrize("judged", [lambda b, o: a_a(b, o, SEEDS, 0.05), lambda b, o: ruler(b, o, SEEDS, 0.05)])
+@pytest.mark.parametrize(
+    "judged", [lambda b, o: a_a(b, o, SEEDS, 0.05), lambda b, o: ruler(b, o, SEEDS, 0.05)]
+)
 def test_what_failed_or_was_never_comparable_leaves_a_control_unknown(judged):
     whole = runs(0.1, 0.01)
     assert judged(runs(), {s: whole[s] for s in SEEDS[1:]}).ok is None
@@ -119,19 +136,28 @@ def test_a_ruler_holds_where_half_the_tokens_are_seen_to_cost_something():
     assert ruler(runs(), runs(-0.1, 0.005), SEEDS, 0.05).ok is False, "better is not worse"
     assert ruler(runs(), runs(-0.1, 0.005), SEEDS, 0.05, factor=2).ok is True
     between = ruler(runs(), runs(0.01, 0.012, seed=4), SEEDS, 0.05)
-    assert between.ok is (between.p < 0.05) and ruler(runs(), runs(0.01, 0.012, seed=4), SEEDS, between.p * 1.01).ok
+    assert (
+        between.ok is (between.p < 0.05)
+        and ruler(runs(), runs(0.01, 0.012, seed=4), SEEDS, between.p * 1.01).ok
+    )
 
 
 @pytest.mark.parametrize("bad", [STALLED, DIVERGED])
 def test_a_ruler_run_that_did_not_train_came_out_worse(bad):
     found = ruler(runs(), {**runs(0.02, 0.001), 1: bad}, SEEDS, 0.05)
-    assert found.ok is True and found.mean is None and "the other pairs are worse too" in found.reason
+    assert (
+        found.ok is True and found.mean is None and "the other pairs are worse too" in found.reason
+    )
     assert ruler(runs(), {**runs(-0.02, 0.001), 1: bad}, SEEDS, 0.05).ok is False
     assert ruler(runs(), dict.fromkeys(SEEDS, bad), SEEDS, 0.05).ok is True
-    assert ruler(runs(), {**runs(-0.1, 0.001), 1: bad}, SEEDS, 0.05, factor=2).ok is False, "longer is not worse"
+    assert ruler(runs(), {**runs(-0.1, 0.001), 1: bad}, SEEDS, 0.05, factor=2).ok is False, (
+        "longer is not worse"
+    )
 
 
-@pytest.mark.parametrize(("n", "alpha", "ok"), [(3, 0.05, False), (4, 0.05, False), (5, 0.05, True), (5, 0.01, False)])
+@pytest.mark.parametrize(
+    ("n", "alpha", "ok"), [(3, 0.05, False), (4, 0.05, False), (5, 0.05, True), (5, 0.01, False)]
+)
 def test_a_ruler_that_lost_a_run_holds_by_a_sign_test_at_its_level(n, alpha, ok):
     """That all of n pairs are worse by chance has a probability of 2^-n: one in eight at n = 3."""
     found = ruler(runs(), {**runs(0.02, 0.001), 1: DIVERGED}, SEEDS[:n], alpha)
@@ -150,7 +176,9 @@ def arms(**means):
 def test_a_failed_ruler_takes_away_the_words_that_say_that_nothing_was_seen():
     protocol = Protocol(m=0.05)
     baseline, *others = arms(base=0.0, worse=0.2, same=0.0, better=-0.2, torn=0.0)
-    others[-1] = ArmData("torn", {0: Replicate(None, "diverged")} | {s: others[-1].runs[s] for s in SEEDS[1:]})
+    others[-1] = ArmData(
+        "torn", {0: Replicate(None, "diverged")} | {s: others[-1].runs[s] for s in SEEDS[1:]}
+    )
     absent = ArmData("absent", {})
     said = judge(protocol, baseline, [*others, absent], controls=Controls(True, True, False))
     assert [v.verdict for v in said] == ["worse", "invalid", "better", "unstable", "invalid"]
@@ -167,7 +195,9 @@ def test_controls_void_effects_as_they_void_arms(controls):
     names = ("a+x", "a+y", "b+x", "b+y")
     cells = {name: ArmData(name, arm.runs) for name, arm in zip(names, CELLS, strict=True)}
     found = effects(Protocol(m=0.05), factors, "a+x", cells, controls=controls)
-    assert {e.verdict for e in found} == {"invalid"} and {e.cause for e in found} == {"control failed"}
+    assert {e.verdict for e in found} == {"invalid"} and {e.cause for e in found} == {
+        "control failed"
+    }
     assert {e.mean for e in found} == {None}
     blind = effects(Protocol(m=0.05), factors, "a+x", cells, controls=Controls(ruler=False))
     assert {(e.contrast.kind, e.verdict, e.cause) for e in blind} == {

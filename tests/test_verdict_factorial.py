@@ -1,4 +1,6 @@
-"""Effects of a factorial design: contrasts against statsmodels and scipy, words, and what is not computed."""
+"""Effects of a factorial design: contrasts against statsmodels and scipy, words, and what is not
+computed.
+"""
 
 import itertools
 import math
@@ -11,6 +13,7 @@ import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from simulation.simulate import World, simulate_design
 from statsmodels.stats.multitest import multipletests
 
 from andrea.errors import UserError
@@ -20,7 +23,6 @@ from andrea.verdict.judge import judge
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
-from andrea.verdict.simulate import World, simulate_design
 
 TWO = {"norm": ["pre", "post"], "warmup": ["warm", "cold"]}
 BASE = "pre+warm"
@@ -38,13 +40,24 @@ def arms(losses: dict[str, list[float]], **more: Any) -> dict[str, ArmData]:
     }
 
 
-def drawn(factors: dict[str, list[str]], n: int, seed: int, effect: float = 0.2) -> dict[str, list[float]]:
+def drawn(
+    factors: dict[str, list[str]], n: int, seed: int, effect: float = 0.2
+) -> dict[str, list[float]]:
     rng = np.random.default_rng(seed)
     common = rng.normal(2.5, 0.1, n)
-    return {name: list(common + rng.normal(0, effect) + rng.normal(0, 0.05, n)) for name in cells(factors)}
+    return {
+        name: list(common + rng.normal(0, effect) + rng.normal(0, 0.05, n))
+        for name in cells(factors)
+    }
 
 
-def judged(losses: dict[str, list[float]], factors: Any = TWO, baseline: str = BASE, m: float = 0.05, **more: Any):
+def judged(
+    losses: dict[str, list[float]],
+    factors: Any = TWO,
+    baseline: str = BASE,
+    m: float = 0.05,
+    **more: Any,
+):
     n = len(next(iter(losses.values())))
     return effects(Protocol(m=m, seeds=n), factors, baseline, arms(losses, **more))
 
@@ -55,7 +68,9 @@ def one(found: list[Effect], kind: str, **at: str) -> Effect:
 
 
 def main(found: list[Effect], factor: str) -> Effect:
-    [effect] = [e for e in found if e.contrast.kind == "main" and e.contrast.steps[0].factor == factor]
+    [effect] = [
+        e for e in found if e.contrast.kind == "main" and e.contrast.steps[0].factor == factor
+    ]
     return effect
 
 
@@ -63,7 +78,12 @@ def test_the_effects_of_two_by_two_are_the_textbooks() -> None:
     found = {(c.kind, c.steps[0].factor, *c.at.values()): c.weights for c in contrasts(TWO, BASE)}
     assert found == {
         ("main", "norm"): {"pre+warm": -0.5, "pre+cold": -0.5, "post+warm": 0.5, "post+cold": 0.5},
-        ("main", "warmup"): {"pre+warm": -0.5, "pre+cold": 0.5, "post+warm": -0.5, "post+cold": 0.5},
+        ("main", "warmup"): {
+            "pre+warm": -0.5,
+            "pre+cold": 0.5,
+            "post+warm": -0.5,
+            "post+cold": 0.5,
+        },
         ("simple", "norm", "warm"): {"pre+warm": -1, "post+warm": 1},
         ("simple", "norm", "cold"): {"pre+cold": -1, "post+cold": 1},
         ("simple", "warmup", "pre"): {"pre+warm": -1, "pre+cold": 1},
@@ -79,11 +99,15 @@ designs = st.lists(st.integers(2, 3), min_size=2, max_size=3).map(
 
 @given(designs, st.integers(0, 100), st.randoms())
 @settings(max_examples=60, deadline=None)
-def test_effects_are_as_many_as_the_design_has_and_their_weights_balance(factors, seed, random) -> None:
+def test_effects_are_as_many_as_the_design_has_and_their_weights_balance(
+    factors, seed, random
+) -> None:
     baseline = random.choice(list(cells(factors)))
     found = contrasts(factors, baseline)
     spare = [len(levels) - 1 for levels in factors.values()]
-    counts = {kind: sum(c.kind == kind for c in found) for kind in ("main", "simple", "interaction")}
+    counts = {
+        kind: sum(c.kind == kind for c in found) for kind in ("main", "simple", "interaction")
+    }
     simple = sum((len(a) - 1) * len(b) for a, b in itertools.permutations(factors.values(), 2))
     assert counts["main"] == sum(spare)
     assert counts["interaction"] == sum(a * b for a, b in itertools.combinations(spare, 2))
@@ -95,7 +119,9 @@ def test_effects_are_as_many_as_the_design_has_and_their_weights_balance(factors
     # In a table of cells that is a sum over factors, every interaction vanishes.
     rng = np.random.default_rng(seed)
     parts = {(f, level): rng.normal() for f, levels in factors.items() for level in levels}
-    table = {name: sum(parts[item] for item in levels.items()) for name, levels in cells(factors).items()}
+    table = {
+        name: sum(parts[item] for item in levels.items()) for name, levels in cells(factors).items()
+    }
     for contrast in found:
         value = sum(weight * table[name] for name, weight in contrast.weights.items())
         step = contrast.steps[0]
@@ -106,10 +132,14 @@ def test_effects_are_as_many_as_the_design_has_and_their_weights_balance(factors
 @given(designs, st.sampled_from([2, 5]), st.integers(0, 10_000))
 @settings(max_examples=12, deadline=None)
 def test_estimates_are_those_of_least_squares_with_seeds_as_blocks(factors, n, seed) -> None:
-    """A saturated model of the cells and a block per seed: the cells' means with the seeds taken out."""
+    """A saturated model of the cells and a block per seed: the cells' means with the seeds taken
+    out.
+    """
     losses = drawn(factors, n, seed)
     rows = [(name, i, loss) for name, values in losses.items() for i, loss in enumerate(values)]
-    fit = smf.ols("loss ~ C(cell) + C(seed)", pd.DataFrame(rows, columns=["cell", "seed", "loss"])).fit()
+    fit = smf.ols(
+        "loss ~ C(cell) + C(seed)", pd.DataFrame(rows, columns=["cell", "seed", "loss"])
+    ).fit()
     level = {name: fit.params.get(f"C(cell)[T.{name}]", 0.0) for name in losses}
     baseline = next(iter(losses))
     for effect in judged(losses, factors, baseline):
@@ -152,12 +182,21 @@ def test_the_words_of_main_effects_and_interactions() -> None:
     assert one(found, "simple", norm="pre").verdict == "equivalent"
     crossed = one(found, "interaction")
     assert crossed.verdict == "present" and crossed.mean == pytest.approx(0.3, abs=1e-3)
-    assert crossed.reason == "the effect of post on the loss is 0.3000 nats higher with cold than with warm"
+    assert (
+        crossed.reason
+        == "the effect of post on the loss is 0.3000 nats higher with cold than with warm"
+    )
     added = judged(exact(pre_warm=2.5, pre_cold=2.4, post_warm=2.6, post_cold=2.5))
     assert main(added, "warmup").verdict == "better"
     assert one(added, "interaction").verdict == "absent"
-    assert one(added, "interaction").reason.endswith("with cold is that with warm to within 0.05 nats")
-    assert one(added, "interaction").to_dict()["steps"][1] == {"factor": "warmup", "level": "cold", "against": "warm"}
+    assert one(added, "interaction").reason.endswith(
+        "with cold is that with warm to within 0.05 nats"
+    )
+    assert one(added, "interaction").to_dict()["steps"][1] == {
+        "factor": "warmup",
+        "level": "cold",
+        "against": "warm",
+    }
 
 
 def test_the_regret_of_every_cell_counts_by_the_size_of_its_weight() -> None:
@@ -172,11 +211,18 @@ def test_the_regret_of_every_cell_counts_by_the_size_of_its_weight() -> None:
     assert str(one(found, "interaction").cause) == "rate uncertain"
     assert "the runs alone say present" in one(found, "interaction").reason
     unknown = judged(losses, post_cold={"regret": None})
-    assert one(unknown, "interaction").cause == "rate uncertain" and one(unknown, "interaction").regret is None
-    assert one(unknown, "simple", norm="pre").verdict == "equivalent", "a cell that it does not need does not matter"
+    assert (
+        one(unknown, "interaction").cause == "rate uncertain"
+        and one(unknown, "interaction").regret is None
+    )
+    assert one(unknown, "simple", norm="pre").verdict == "equivalent", (
+        "a cell that it does not need does not matter"
+    )
 
 
-def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_not_computed() -> None:
+def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_not_computed() -> (
+    None
+):
     data = arms(exact(pre_warm=2.5, pre_cold=2.5, post_warm=2.6, post_cold=2.9))
     runs = dict(data["post+cold"].runs)
     for i, run in (
@@ -189,41 +235,76 @@ def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_n
     found = effects(Protocol(m=0.05), TWO, BASE, data)
     crossed = one(found, "interaction")
     assert crossed.verdict == "unstable" and crossed.n == 2 and len(crossed.differences) == 2
-    assert crossed.reason.startswith("post+cold: 1 diverged and 2 stalled of 5 runs; so there is nothing")
-    assert crossed.counts["post+cold"] == {"good": 2, "diverged": 1, "stalled": 2, "failed": 0, "missing": 0}
-    assert (crossed.mean, crossed.interval, crossed.p, crossed.pairs_needed) == (None, None, None, None)
-    assert one(found, "simple", warmup="warm").verdict == "worse", "what does not need that cell is judged"
+    assert crossed.reason.startswith(
+        "post+cold: 1 diverged and 2 stalled of 5 runs; so there is nothing"
+    )
+    assert crossed.counts["post+cold"] == {
+        "good": 2,
+        "diverged": 1,
+        "stalled": 2,
+        "failed": 0,
+        "missing": 0,
+    }
+    assert (crossed.mean, crossed.interval, crossed.p, crossed.pairs_needed) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert one(found, "simple", warmup="warm").verdict == "worse", (
+        "what does not need that cell is judged"
+    )
     assert one(found, "simple", warmup="warm").family == 4, "in the whole family"
     data["post+cold"] = ArmData("post+cold", untrainable=True, regret=None)
     assert (
-        "post+cold: every tuning run diverged" in one(effects(Protocol(m=0.05), TWO, BASE, data), "interaction").reason
+        "post+cold: every tuning run diverged"
+        in one(effects(Protocol(m=0.05), TWO, BASE, data), "interaction").reason
     )
 
 
 @pytest.mark.parametrize("untrainable", [True, False])
-def test_a_baseline_that_did_not_train_makes_every_effect_invalid_for_the_reason_of_the_arms(untrainable) -> None:
+def test_a_baseline_that_did_not_train_makes_every_effect_invalid_for_the_reason_of_the_arms(
+    untrainable,
+) -> None:
     data = arms(exact(pre_warm=2.5, pre_cold=2.5, post_warm=2.6, post_cold=2.9))
     runs = data[BASE].runs | {replication_seed(1): Replicate(2.97, stalled=True)}
-    data[BASE] = ArmData(BASE, untrainable=True, regret=None) if untrainable else ArmData(BASE, runs)
+    data[BASE] = (
+        ArmData(BASE, untrainable=True, regret=None) if untrainable else ArmData(BASE, runs)
+    )
     found = effects(Protocol(m=0.05), TWO, BASE, data)
-    assert {(e.verdict, e.cause, e.mean, e.p) for e in found} == {("invalid", "under-trained", None, None)}
+    assert {(e.verdict, e.cause, e.mean, e.p) for e in found} == {
+        ("invalid", "under-trained", None, None)
+    }
     assert len(found) == 7, "also those that need other cells"
     others = [arm for name, arm in data.items() if name != BASE]
-    assert {e.reason for e in found} == {v.reason for v in judge(Protocol(m=0.05), data[BASE], others)}
+    assert {e.reason for e in found} == {
+        v.reason for v in judge(Protocol(m=0.05), data[BASE], others)
+    }
 
 
 def test_what_is_missing_at_the_edge_or_evaluated_otherwise_is_not_tested() -> None:
     losses = exact(pre_warm=2.5, pre_cold=2.5, post_warm=2.6, post_cold=2.9)
     data = arms(losses)
-    runs = {seed: run for seed, run in data["post+cold"].runs.items() if seed != replication_seed(2)}
+    runs = {
+        seed: run for seed, run in data["post+cold"].runs.items() if seed != replication_seed(2)
+    }
     crossed = one(
-        effects(Protocol(m=0.05), TWO, BASE, {**data, "post+cold": ArmData("post+cold", runs)}), "interaction"
+        effects(Protocol(m=0.05), TWO, BASE, {**data, "post+cold": ArmData("post+cold", runs)}),
+        "interaction",
     )
     assert (crossed.verdict, crossed.cause) == ("inconclusive", "failed or missing run")
-    assert crossed.reason == "1 of 5 runs of post+cold failed or are missing" and crossed.mean is None
+    assert (
+        crossed.reason == "1 of 5 runs of post+cold failed or are missing" and crossed.mean is None
+    )
     edge = one(judged(losses, post_cold={"edge": "high"}), "interaction")
-    assert edge.cause == "rate at edge" and "post+cold at the high end" in edge.reason and edge.mean is not None
-    other = {seed: Replicate(run.loss, digest="other") for seed, run in data["pre+cold"].runs.items()}
+    assert (
+        edge.cause == "rate at edge"
+        and "post+cold at the high end" in edge.reason
+        and edge.mean is not None
+    )
+    other = {
+        seed: Replicate(run.loss, digest="other") for seed, run in data["pre+cold"].runs.items()
+    }
     mixed = effects(Protocol(m=0.05), TWO, BASE, {**data, "pre+cold": ArmData("pre+cold", other)})
     assert one(mixed, "interaction").verdict == "invalid" and one(mixed, "interaction").mean is None
     assert one(mixed, "simple", warmup="warm").verdict == "worse"
@@ -244,14 +325,21 @@ def test_tags_come_from_every_cell_that_is_needed() -> None:
     losses = exact(pre_warm=2.5, pre_cold=2.5, post_warm=2.6, post_cold=2.9)
     found = judged(losses, post_cold={"exploratory": True, "hardly_tuned": True, "regret": None})
     assert one(found, "interaction").tags == ["exploratory", "rate hardly tuned", "regret unknown"]
-    assert (one(found, "interaction").verdict, one(found, "interaction").cause) == ("present", "rate hardly tuned")
+    assert (one(found, "interaction").verdict, one(found, "interaction").cause) == (
+        "present",
+        "rate hardly tuned",
+    )
     assert one(found, "simple", norm="pre").tags == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [World((0.0,) * 3), World((0.0,) * 3, skew=-4, noise=0.003)], ids=["even", "skewed"])
+@pytest.mark.parametrize(
+    "world", [World((0.0,) * 3), World((0.0,) * 3, skew=-4, noise=0.003)], ids=["even", "skewed"]
+)
 def test_equal_cells_seldom_have_effects_whatever_tuning_makes_of_them(world: World) -> None:
-    """Whole studies of four equal cells, each with an optimum of its own, and a margin too small for `equivalent`."""
+    """Whole studies of four equal cells, each with an optimum of its own, and a margin too small
+    for `equivalent`.
+    """
     studies = 300
     found = simulate_design(world, Protocol(m=0.001, seeds=5), studies, seed=5)
     most = 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)

@@ -24,21 +24,30 @@ PROTOCOL = Protocol(m=0.05)
 
 def arm(name: str, losses: Sequence[float | None], **about: object) -> ArmData:
     """An arm from its losses in seed order; None: a failed run."""
-    runs = {s: Replicate(x, "failed" if x is None else "completed", digest="d") for s, x in enumerate(losses)}
+    runs = {
+        s: Replicate(x, "failed" if x is None else "completed", digest="d")
+        for s, x in enumerate(losses)
+    }
     return replace(ArmData(name, runs), **about)  # type: ignore[arg-type]
 
 
 def shifted(name: str, effect: float, noise: float = 0.002, **about: object) -> ArmData:
     """The baseline of `BASE` plus an effect and a little noise of its own."""
     draw = np.random.default_rng(sum(map(ord, name))).normal(0, noise, 5)
-    return arm(name, [float(b + effect + d - draw.mean()) for b, d in zip(LOSSES, draw, strict=True)], **about)
+    return arm(
+        name,
+        [float(b + effect + d - draw.mean()) for b, d in zip(LOSSES, draw, strict=True)],
+        **about,
+    )
 
 
 LOSSES = [2.51, 2.55, 2.49, 2.53, 2.50]
 BASE = arm("base", LOSSES)
 
 
-def one(data: ArmData, base: ArmData = BASE, protocol: Protocol = PROTOCOL, **options: object) -> Verdict:
+def one(
+    data: ArmData, base: ArmData = BASE, protocol: Protocol = PROTOCOL, **options: object
+) -> Verdict:
     return judge(protocol, base, [data], **options)[0]  # type: ignore[arg-type]
 
 
@@ -71,11 +80,16 @@ def test_noise_is_inconclusive_and_says_how_many_pairs_would_see_m() -> None:
     verdict = one(shifted("a", 0.02, noise=0.1))
     assert str(verdict) == "inconclusive"
     assert verdict.pairs_needed is not None and verdict.pairs_needed > 5
-    assert f"about {verdict.pairs_needed} pairs to see 0.05 nats; this study has 5" in verdict.reason
+    assert (
+        f"about {verdict.pairs_needed} pairs to see 0.05 nats; this study has 5" in verdict.reason
+    )
 
 
 def test_pairs_needed_are_for_m_and_the_regret_has_a_number_of_its_own() -> None:
-    sure, unsure = one(shifted("a", 0.02, noise=0.1)), one(shifted("a", 0.02, noise=0.1, regret=0.03))
+    sure, unsure = (
+        one(shifted("a", 0.02, noise=0.1)),
+        one(shifted("a", 0.02, noise=0.1, regret=0.03)),
+    )
     assert sure.sd is not None
     assert unsure.pairs_needed == sure.pairs_needed == paired.pairs_needed(0.05, sure.sd, 0.05)
     assert unsure.pairs_needed_regret == paired.pairs_needed(0.02, sure.sd, 0.05)
@@ -86,7 +100,10 @@ def test_pairs_needed_are_for_m_and_the_regret_has_a_number_of_its_own() -> None
 
 
 def test_pairs_needed_never_looks_at_the_effect_just_seen() -> None:
-    near, far = one(shifted("a", 0.0, noise=0.1)), one(replace(shifted("a", 0.0, noise=0.1), name="b"))
+    near, far = (
+        one(shifted("a", 0.0, noise=0.1)),
+        one(replace(shifted("a", 0.0, noise=0.1), name="b")),
+    )
     moved = arm("b", [r.loss + 0.03 for r in shifted("a", 0.0, noise=0.1).runs.values() if r.loss])
     assert one(moved).pairs_needed == near.pairs_needed == far.pairs_needed
 
@@ -112,10 +129,18 @@ def test_s42_a_baseline_that_diverges_or_stalls_is_under_trained(run: Replicate)
 
 
 @pytest.mark.parametrize("run", [Replicate(None, "diverged"), Replicate(2.0, stalled=True)])
-def test_s42_s66_an_arm_that_loses_a_seed_is_unstable_not_better_over_the_rest(run: Replicate) -> None:
+def test_s42_s66_an_arm_that_loses_a_seed_is_unstable_not_better_over_the_rest(
+    run: Replicate,
+) -> None:
     verdict = one(with_run(shifted("a", -0.2), 3, run))
     assert str(verdict) == "unstable"
-    assert (verdict.n, verdict.p, verdict.mean, verdict.interval, verdict.tost_p) == (4, None, None, None, None)
+    assert (verdict.n, verdict.p, verdict.mean, verdict.interval, verdict.tost_p) == (
+        4,
+        None,
+        None,
+        None,
+        None,
+    )
     assert [d.seed for d in verdict.differences] == [0, 1, 2, 4]
     assert verdict.fisher_p == 1.0
     assert "1 of 5" in verdict.reason
@@ -143,34 +168,48 @@ def test_a_rate_at_the_edge_of_either_arm_is_inconclusive() -> None:
     assert "base at the low end" in verdict.reason
 
 
-@pytest.mark.parametrize("run", [None, Replicate(None, "failed"), Replicate(2.4, "stopped"), Replicate(None)])
+@pytest.mark.parametrize(
+    "run", [None, Replicate(None, "failed"), Replicate(2.4, "stopped"), Replicate(None)]
+)
 def test_s66_a_missing_or_failed_run_of_either_arm_is_inconclusive_and_nothing_is_averaged(
     run: Replicate | None,
 ) -> None:
-    for verdict in (one(with_run(shifted("a", -0.1), 1, run)), one(shifted("a", -0.1), with_run(BASE, 1, run))):
+    for verdict in (
+        one(with_run(shifted("a", -0.1), 1, run)),
+        one(shifted("a", -0.1), with_run(BASE, 1, run)),
+    ):
         assert str(verdict) == "inconclusive (failed or missing run)"
         assert (verdict.n, len(verdict.differences)) == (4, 4)
         assert (verdict.p, verdict.mean, verdict.sd, verdict.interval) == (None,) * 4
-        assert (verdict.pairs_needed, verdict.pairs_needed_regret, verdict.smallest_visible) == (None,) * 3
+        assert (verdict.pairs_needed, verdict.pairs_needed_regret, verdict.smallest_visible) == (
+            None,
+        ) * 3
     at_edge = one(with_run(shifted("a", -0.1, edge="low"), 1, run))
     assert (str(at_edge), at_edge.mean) == ("inconclusive (rate at edge)", None)
 
 
 def test_the_first_match_wins() -> None:
-    worst = with_run(with_run(shifted("a", -0.1, edge="low"), 0, Replicate(None, "diverged")), 1, None)
+    worst = with_run(
+        with_run(shifted("a", -0.1, edge="low"), 0, Replicate(None, "diverged")), 1, None
+    )
     sick = with_run(BASE, 2, Replicate(3.3, stalled=True))
     failed = Controls(a_a=False)
     assert one(worst, sick, controls=failed).cause == "control failed"
     assert one(worst, sick).cause == "under-trained"
     assert str(one(worst)) == "unstable"
     assert one(with_run(worst, 0, Replicate(2.4, digest="d"))).cause == "rate at edge"
-    assert one(with_run(replace(worst, edge=None), 0, Replicate(2.4, digest="d"))).cause == "failed or missing run"
+    assert (
+        one(with_run(replace(worst, edge=None), 0, Replicate(2.4, digest="d"))).cause
+        == "failed or missing run"
+    )
 
 
 def test_untested_arms_still_count_in_holm_and_in_the_intervals() -> None:
     alone = one(shifted("a", -0.06, noise=0.03))
     crowd = judge(
-        PROTOCOL, BASE, [shifted("a", -0.06, noise=0.03), *(ArmData(f"x{i}", untrainable=True) for i in range(3))]
+        PROTOCOL,
+        BASE,
+        [shifted("a", -0.06, noise=0.03), *(ArmData(f"x{i}", untrainable=True) for i in range(3))],
     )
     assert crowd[0].p == alone.p
     assert crowd[0].p_holm == pytest.approx(min(1.0, 4 * (alone.p or 0)))
@@ -196,7 +235,10 @@ def test_an_unknown_regret_leaves_a_full_tuning_uncertain() -> None:
 
 def test_one_rate_alone_gives_a_verdict_that_carries_its_weakness_in_its_name() -> None:
     few = replace(BASE, regret=None, hardly_tuned=True)
-    assert str(one(shifted("a", -0.1, regret=None, hardly_tuned=True), few)) == "better (rate hardly tuned)"
+    assert (
+        str(one(shifted("a", -0.1, regret=None, hardly_tuned=True), few))
+        == "better (rate hardly tuned)"
+    )
     assert "rate hardly tuned" in str(one(shifted("a", 0.0, regret=None, hardly_tuned=True), few))
 
 
@@ -252,7 +294,11 @@ def test_a_study_of_one_arm_has_no_verdict() -> None:
 
 
 def test_a_verdict_is_plain_json() -> None:
-    for data in (shifted("a", -0.1), ArmData("b", untrainable=True), with_run(shifted("c", 0.0), 0, None)):
+    for data in (
+        shifted("a", -0.1),
+        ArmData("b", untrainable=True),
+        with_run(shifted("c", 0.0), 0, None),
+    ):
         told = one(data).to_dict()
         assert json.loads(json.dumps(told, allow_nan=False)) == told
 
@@ -287,7 +333,9 @@ def test_swapping_the_arms_swaps_better_and_worse_and_nothing_else(
 
 @calm
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_the_order_of_the_seeds_changes_nothing(pairs: list[tuple[float, float]], chance: object) -> None:
+def test_the_order_of_the_seeds_changes_nothing(
+    pairs: list[tuple[float, float]], chance: object
+) -> None:
     base, other = arm("base", [b for b, _ in pairs]), arm("other", [b + d for b, d in pairs])
     order = list(range(len(pairs)))
     chance.shuffle(order)  # type: ignore[attr-defined]
@@ -297,7 +345,9 @@ def test_the_order_of_the_seeds_changes_nothing(pairs: list[tuple[float, float]]
 
 @calm
 @given(PAIRS, st.floats(-2.0, 2.0))
-def test_a_constant_added_to_both_arms_changes_no_verdict(pairs: list[tuple[float, float]], constant: float) -> None:
+def test_a_constant_added_to_both_arms_changes_no_verdict(
+    pairs: list[tuple[float, float]], constant: float
+) -> None:
     def judged(extra: float) -> Verdict:
         base = arm("base", [b + extra for b, _ in pairs])
         return one(arm("other", [b + extra + d for b, d in pairs]), base, seeds=range(len(pairs)))
@@ -317,10 +367,16 @@ def test_neither_the_unit_of_the_loss_nor_the_order_of_the_arms_changes_a_word(
 
     def judged(unit: float, rows: list[int]) -> dict[str, Verdict]:
         base = arm("base", [unit * b for b, _ in sets[0][:n]], regret=0.001 * unit)
-        arms = [arm(f"a{i}", [unit * (b + sets[i][s][1]) for s, (b, _) in enumerate(sets[0][:n])]) for i in rows]
+        arms = [
+            arm(f"a{i}", [unit * (b + sets[i][s][1]) for s, (b, _) in enumerate(sets[0][:n])])
+            for i in rows
+        ]
         return {v.arm: v for v in judge(Protocol(m=0.05 * unit), base, arms, seeds=range(n))}
 
-    here, there = judged(1.0, list(range(len(sets)))), judged(10**decades, [i for i in order if i < len(sets)])
+    here, there = (
+        judged(1.0, list(range(len(sets)))),
+        judged(10**decades, [i for i in order if i < len(sets)]),
+    )
     for name, verdict in here.items():
         told = [
             verdict.p_holm,

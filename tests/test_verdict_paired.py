@@ -18,7 +18,9 @@ smpower = pytest.importorskip("statsmodels.stats.power")
 weightstats = pytest.importorskip("statsmodels.stats.weightstats")
 
 NORMALS = st.integers(2, 12).flatmap(
-    lambda n: st.tuples(st.just(n), st.integers(0, 10_000), st.floats(0.001, 0.1), st.floats(-0.1, 0.1))
+    lambda n: st.tuples(
+        st.just(n), st.integers(0, 10_000), st.floats(0.001, 0.1), st.floats(-0.1, 0.1)
+    )
 )
 
 
@@ -33,12 +35,16 @@ def test_p_values_are_scipys(
 ) -> None:
     differences = draws(*case)
     expected = stats.ttest_1samp(differences, about, alternative=alternative).pvalue
-    assert paired.p_value(differences, about, alternative) == pytest.approx(expected, rel=1e-9, abs=1e-300)
+    assert paired.p_value(differences, about, alternative) == pytest.approx(
+        expected, rel=1e-9, abs=1e-300
+    )
 
 
 @calm
 @given(NORMALS, st.sampled_from([0.05, 0.0125, 0.00625]))
-def test_intervals_are_scipys_paired_ones(case: tuple[int, int, float, float], alpha: float) -> None:
+def test_intervals_are_scipys_paired_ones(
+    case: tuple[int, int, float, float], alpha: float
+) -> None:
     differences = draws(*case)
     baseline = draws(case[0], case[1] + 1, 0.01, 2.5)
     arm = [b + d for b, d in zip(baseline, differences, strict=True)]
@@ -49,9 +55,13 @@ def test_intervals_are_scipys_paired_ones(case: tuple[int, int, float, float], a
 
 @calm
 @given(NORMALS, st.floats(0.001, 0.2))
-def test_equivalence_is_statsmodels_tost(case: tuple[int, int, float, float], margin: float) -> None:
+def test_equivalence_is_statsmodels_tost(
+    case: tuple[int, int, float, float], margin: float
+) -> None:
     differences = draws(*case)
-    expected, *_ = weightstats.ttost_paired(np.array(differences), np.zeros(len(differences)), -margin, margin)
+    expected, *_ = weightstats.ttost_paired(
+        np.array(differences), np.zeros(len(differences)), -margin, margin
+    )
     assert paired.tost(differences, margin) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
@@ -79,7 +89,9 @@ def test_power_is_statsmodels(n: int, effect: float, alpha: float) -> None:
 
 @calm
 @given(st.floats(0.005, 0.2), st.floats(0.001, 0.2), st.sampled_from([0.05, 0.0125]))
-def test_pairs_needed_are_the_fewest_that_see_the_effect(effect: float, sd: float, alpha: float) -> None:
+def test_pairs_needed_are_the_fewest_that_see_the_effect(
+    effect: float, sd: float, alpha: float
+) -> None:
     n = paired.pairs_needed(effect, sd, alpha)
     if n is None:
         assert paired.power(effect / sd, paired.MOST_PAIRS, alpha) < paired.POWER + 0.01
@@ -134,7 +146,9 @@ def test_no_margin_is_no_equivalence() -> None:
 
 @calm
 @given(NORMALS, st.floats(0, 0.1))
-def test_regret_only_weakens_a_difference(case: tuple[int, int, float, float], regret: float) -> None:
+def test_regret_only_weakens_a_difference(
+    case: tuple[int, int, float, float], regret: float
+) -> None:
     differences = draws(*case)
     assert paired.beyond(differences, regret) >= paired.p_value(differences) * (1 - 1e-9)
     assert paired.beyond(differences, 0.0) == paired.p_value(differences)

@@ -52,7 +52,9 @@ def test_every_number_of_trials_has_a_grid_round_the_center(trials: int) -> None
     assert all(abs(step - steps[0]) < 2e-3 for step in steps), "evenly spaced"
     assert all(abs(step - 0.5) < 2e-3 for step in steps) or trials in (2, 3)
     offset = math.log10(rates[0] * rates[-1]) / 2 - math.log10(CENTER)
-    assert abs(offset) < 2e-3 or (len(rates) % 2 == 0 and abs(offset + 0.25) < 2e-3), "an extra rate is a low one"
+    assert abs(offset) < 2e-3 or (len(rates) % 2 == 0 and abs(offset + 0.25) < 2e-3), (
+        "an extra rate is a low one"
+    )
 
 
 def test_more_trials_only_add_rates() -> None:
@@ -147,8 +149,17 @@ def test_a_stalled_neighbour_does_not_bend_the_fit() -> None:
 
 
 def test_the_vertex_is_clamped_to_what_was_tried() -> None:
-    rising = [Point(0.001, 2.9), Point(0.00178, 2.7), Point(0.00316, 2.6), Point(0.00562, 2.59), Point(0.01, 2.61)]
-    falling = [Point(p.lr, p.loss, p.lr < 0.00562) for p in rising] + [Point(0.000316, 3.3), Point(0.0316, 5.5, False)]
+    rising = [
+        Point(0.001, 2.9),
+        Point(0.00178, 2.7),
+        Point(0.00316, 2.6),
+        Point(0.00562, 2.59),
+        Point(0.01, 2.61),
+    ]
+    falling = [Point(p.lr, p.loss, p.lr < 0.00562) for p in rising] + [
+        Point(0.000316, 3.3),
+        Point(0.0316, 5.5, False),
+    ]
     choice = choose([*falling, Point(0.00237, 2.64)], GRID)
     assert choice.lr == 0.00316
     assert "clamped" in choice.note
@@ -164,7 +175,15 @@ def test_three_good_points_give_the_argmin_and_say_so() -> None:
 
 
 def test_a_hill_gives_the_argmin_and_says_so() -> None:
-    hill = {0.000316: 2.7, 0.001: 2.60, 0.00178: 2.66, 0.00316: 2.59, 0.00562: 2.66, 0.01: 2.60, 0.0316: 2.7}
+    hill = {
+        0.000316: 2.7,
+        0.001: 2.60,
+        0.00178: 2.66,
+        0.00316: 2.59,
+        0.00562: 2.66,
+        0.01: 2.60,
+        0.0316: 2.7,
+    }
     choice = choose([Point(lr, loss) for lr, loss in hill.items()], GRID)
     assert (choice.method, choice.lr, choice.fit) == ("argmin", 0.00316, None)
     assert "not convex" in choice.note
@@ -194,7 +213,9 @@ def test_an_arm_without_a_good_point_has_no_rate() -> None:
 
 @calm
 @given(st.lists(st.floats(2.0, 4.0), min_size=5, max_size=5), st.permutations(range(5)))
-def test_the_choice_does_not_depend_on_the_order_of_the_runs(losses: list[float], order: list[int]) -> None:
+def test_the_choice_does_not_depend_on_the_order_of_the_runs(
+    losses: list[float], order: list[int]
+) -> None:
     points = [Point(lr, loss) for lr, loss in zip(GRID, losses, strict=True)]
     assert choose(points, GRID) == choose([points[i] for i in order], GRID)
 

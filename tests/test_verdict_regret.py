@@ -54,7 +54,9 @@ def test_scatter_is_pooled_over_arms() -> None:
 
 
 def test_a_crooked_curve_has_a_regret_of_the_size_of_its_true_cost() -> None:
-    """Steeper below the optimum, no noise at all: the parabola's vertex is off, and its misfit says so."""
+    """Steeper below the optimum, no noise at all: the parabola's vertex is off, and its misfit says
+    so.
+    """
 
     def above(lr: float) -> float:
         u = math.log10(lr) + 2.5
@@ -78,7 +80,9 @@ def test_beside_a_cliff_the_regret_counts_what_no_good_run_could_see() -> None:
 
 
 def test_how_low_the_curve_falls_beyond_the_last_good_run_is_no_known_number() -> None:
-    """Three good points before a cliff leave no residual: the parabola is as uncertain as other arms' scatter says."""
+    """Three good points before a cliff leave no residual: the parabola is as uncertain as other
+    arms' scatter says.
+    """
     good = [(0.000316, 2.8), (0.001, 2.65), (0.00178, 2.58), (0.00316, 2.528)]
     three = choose([*(Point(*p) for p in good), *(Point(lr, 5.5, False) for lr in GRID[3:])], GRID)
     alone, among = (regrets({"a": three} | more)["a"] for more in ({}, {"b": choice(0.01, seed=1)}))
@@ -90,7 +94,9 @@ def test_an_argmin_between_grid_points_costs_its_distance() -> None:
     optimum = -2.25
     points = [Point(lr, 2.5 + 0.3 * (math.log10(lr) - optimum) ** 2) for lr in GRID]
     hardly = choose(points, GRID, hardly_tuned=True)
-    assert regrets({"a": hardly})["a"] == pytest.approx(0.3 * (math.log10(hardly.lr) - optimum) ** 2, abs=1e-3)
+    assert regrets({"a": hardly})["a"] == pytest.approx(
+        0.3 * (math.log10(hardly.lr) - optimum) ** 2, abs=1e-3
+    )
 
 
 def test_without_a_parabola_the_regret_is_unknown() -> None:

@@ -1,4 +1,6 @@
-"""Tokens saved: Fieller's interval against a grid of t tests, hand-made cases, refusals, coverage by simulation."""
+"""Tokens saved: Fieller's interval against a grid of t tests, hand-made cases, refusals, coverage
+by simulation.
+"""
 
 import math
 
@@ -7,23 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from simulation.simulate_beside import Pairs, saved
 
 from andrea.verdict.rulers import tokens_saved
-from andrea.verdict.simulate_beside import Pairs, saved
 
 
 def by_seed(*values: float) -> dict[int, float]:
     return dict(enumerate(values))
 
 
-def draw(seed: int, n: int, mean: float, half: float = 0.05, double: float = 0.04, noise: float = 0.004) -> list[dict]:
+def draw(
+    seed: int, n: int, mean: float, half: float = 0.05, double: float = 0.04, noise: float = 0.004
+) -> list[dict]:
     """Differences, half and double rulers that share the baseline's noise, as they do in a study."""
     rng = np.random.default_rng(seed)
     base = noise * rng.standard_normal(n)
-    return [by_seed(*(level + noise * rng.standard_normal(n) - base)) for level in (mean, half, -double)]
+    return [
+        by_seed(*(level + noise * rng.standard_normal(n) - base)) for level in (mean, half, -double)
+    ]
 
 
-def accepted_by_grid(d: dict, ruler: dict, alpha: float, low: float, high: float) -> tuple[float, float]:
+def accepted_by_grid(
+    d: dict, ruler: dict, alpha: float, low: float, high: float
+) -> tuple[float, float]:
     """Ends of the ratios that scipy's t test of d − ρ · ruler does not reject, on a fine grid."""
     ratios = np.linspace(low, high, 4001)
     tested = np.array(list(d.values()))[:, None] - np.array(list(ruler.values()))[:, None] * ratios
@@ -36,12 +44,16 @@ def share(halvings: float) -> float:
 
 
 def test_an_arm_as_bad_as_the_baseline_on_half_the_tokens_costs_as_many_again() -> None:
-    found = tokens_saved(by_seed(0.05, 0.05, 0.05), by_seed(0.05, 0.05, 0.05), None, 0.05, budget=1000)
+    found = tokens_saved(
+        by_seed(0.05, 0.05, 0.05), by_seed(0.05, 0.05, 0.05), None, 0.05, budget=1000
+    )
     assert (found.saved, found.interval, found.tokens) == (-1.0, (-1.0, -1.0), 500)
 
 
 def test_an_arm_as_good_as_the_baseline_on_double_the_tokens_saves_half_of_them() -> None:
-    found = tokens_saved(by_seed(-0.04, -0.04), by_seed(0.05, 0.05), by_seed(-0.04, -0.04), 0.05, budget=1000)
+    found = tokens_saved(
+        by_seed(-0.04, -0.04), by_seed(0.05, 0.05), by_seed(-0.04, -0.04), 0.05, budget=1000
+    )
     assert (found.saved, found.interval, found.tokens) == (0.5, (0.5, 0.5), 2000)
 
 
@@ -54,7 +66,9 @@ def test_a_difference_of_nothing_saves_nothing() -> None:
 def test_the_loss_is_taken_to_be_linear_in_log_tokens() -> None:
     found = tokens_saved(by_seed(0.02, 0.02), by_seed(0.04, 0.04), None, 0.05, budget=1000)
     assert found.saved == pytest.approx(1 - math.sqrt(2))
-    assert found.tokens == round(1000 / math.sqrt(2)), "the arm at 1000 is the baseline at half a halving less"
+    assert found.tokens == round(1000 / math.sqrt(2)), (
+        "the arm at 1000 is the baseline at half a halving less"
+    )
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])
@@ -77,7 +91,9 @@ def test_an_improvement_is_read_off_the_baseline_on_double_the_tokens() -> None:
     gains = {seed: -value for seed, value in double.items()}
     low, high = accepted_by_grid(d, gains, 0.05, -1, 0)
     assert found.interval == pytest.approx((share(high), share(low)), abs=1e-3)
-    assert found.saved == pytest.approx(share(np.mean(list(d.values())) / np.mean(list(gains.values()))))
+    assert found.saved == pytest.approx(
+        share(np.mean(list(d.values())) / np.mean(list(gains.values())))
+    )
     assert 0 < found.saved < 0.5
 
 
@@ -96,17 +112,57 @@ def test_an_interval_across_no_effect_has_one_end_on_each_ruler() -> None:
 REFUSED = {
     "one pair": (by_seed(0.01), by_seed(0.05), None, "fewer than two pairs"),
     "nothing": ({}, {}, None, "fewer than two pairs"),
-    "a seed of the ruler is missing": (by_seed(0.01, 0.01, 0.01), by_seed(0.05, 0.05), None, "2 of the 3 seeds"),
-    "a seed of the double ruler": (by_seed(-0.01, -0.01), by_seed(0.05, 0.05), by_seed(-0.04), "on double"),
+    "a seed of the ruler is missing": (
+        by_seed(0.01, 0.01, 0.01),
+        by_seed(0.05, 0.05),
+        None,
+        "2 of the 3 seeds",
+    ),
+    "a seed of the double ruler": (
+        by_seed(-0.01, -0.01),
+        by_seed(0.05, 0.05),
+        by_seed(-0.04),
+        "on double",
+    ),
     "a loss is NaN": (by_seed(0.01, math.nan), by_seed(0.05, 0.05), None, "not finite"),
-    "an improvement without 2T": (by_seed(-0.01, -0.01), by_seed(0.05, 0.05), None, "the arm is better"),
-    "worse than half the tokens": (by_seed(0.07, 0.07), by_seed(0.05, 0.05), None, "worse than the baseline on half"),
-    "better than double": (by_seed(-0.07, -0.07), by_seed(0.05, 0.05), by_seed(-0.04, -0.04), "on double the tokens"),
+    "an improvement without 2T": (
+        by_seed(-0.01, -0.01),
+        by_seed(0.05, 0.05),
+        None,
+        "the arm is better",
+    ),
+    "worse than half the tokens": (
+        by_seed(0.07, 0.07),
+        by_seed(0.05, 0.05),
+        None,
+        "worse than the baseline on half",
+    ),
+    "better than double": (
+        by_seed(-0.07, -0.07),
+        by_seed(0.05, 0.05),
+        by_seed(-0.04, -0.04),
+        "on double the tokens",
+    ),
     "half costs nothing": (by_seed(0.0, 0.01), by_seed(0.0, 0.0), None, "do not cost"),
-    "half costs less than nothing": (by_seed(0.01, 0.01), by_seed(-0.05, -0.05), None, "do not cost"),
+    "half costs less than nothing": (
+        by_seed(0.01, 0.01),
+        by_seed(-0.05, -0.05),
+        None,
+        "do not cost",
+    ),
     "half costs noise": (by_seed(0.01, 0.01), by_seed(0.05, -0.04), None, "do not cost"),
-    "double gains nothing": (by_seed(-0.01, -0.01), by_seed(0.05, 0.05), by_seed(0.04, 0.04), "do not gain"),
-    "a wide interval": (by_seed(0.01, 0.04, 0.05), by_seed(0.05, 0.05, 0.05), by_seed(-0.3, -0.3, -0.3), "half"),
+    "double gains nothing": (
+        by_seed(-0.01, -0.01),
+        by_seed(0.05, 0.05),
+        by_seed(0.04, 0.04),
+        "do not gain",
+    ),
+    "a wide interval": (
+        by_seed(0.01, 0.04, 0.05),
+        by_seed(0.05, 0.05, 0.05),
+        by_seed(-0.3, -0.3, -0.3),
+        "half",
+    ),
 }
 
 
@@ -123,7 +179,10 @@ def test_a_refusal_at_the_rulers_end_says_what_is_known() -> None:
     worse = tokens_saved(by_seed(0.044, 0.048, 0.046), by_seed(0.05, 0.049, 0.051), None, 0.05)
     assert "takes at least 7" in worse.reason and "-" not in worse.reason
     better = tokens_saved(
-        by_seed(-0.036, -0.038, -0.039), by_seed(0.05, 0.05, 0.05), by_seed(-0.04, -0.04, -0.04), 0.05
+        by_seed(-0.036, -0.038, -0.039),
+        by_seed(0.05, 0.05, 0.05),
+        by_seed(-0.04, -0.04, -0.04),
+        0.05,
     )
     assert "saves at least 4" in better.reason
 
@@ -136,14 +195,22 @@ def test_a_refusal_at_the_rulers_end_says_what_is_known() -> None:
     doubled=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_an_estimate_lies_inside_its_interval_and_that_inside_the_rulers(n, mean, noise, seed, doubled) -> None:
+def test_an_estimate_lies_inside_its_interval_and_that_inside_the_rulers(
+    n, mean, noise, seed, doubled
+) -> None:
     d, half, double = draw(seed, n, mean, noise=noise)
     found = tokens_saved(d, half, double if doubled else None, 0.05)
     assert (found.saved is None) == (found.interval is None) == bool(found.reason)
     if found.interval:
         low, high = found.interval
         slack = 1e-9
-        assert -1 - slack <= low <= found.saved + slack <= high + 2 * slack <= (0.5 if doubled else 0) + 3 * slack
+        assert (
+            -1 - slack
+            <= low
+            <= found.saved + slack
+            <= high + 2 * slack
+            <= (0.5 if doubled else 0) + 3 * slack
+        )
 
 
 def test_a_wider_level_gives_a_wider_interval() -> None:
@@ -154,17 +221,23 @@ def test_a_wider_level_gives_a_wider_interval() -> None:
 
 @pytest.mark.parametrize("effect", [0.0, 0.01, 0.025, -0.02])
 @pytest.mark.parametrize("n", [3, 10])
-def test_an_interval_that_misses_is_printed_in_five_percent_of_studies(n: int, effect: float) -> None:
+def test_an_interval_that_misses_is_printed_in_five_percent_of_studies(
+    n: int, effect: float
+) -> None:
     studies = 500
     told = saved(Pairs(n=n), effect, 0.05, studies, seed=4)
     assert told.wrong <= stats.binom.isf(0.001, studies, 0.05) / studies
     if n == 10:
         assert told.given > 0.99, "no interval was left out for what it said"
-        assert told.held <= 1 - stats.binom.ppf(0.001, studies, 0.05) / studies, "and it is no wider than it must be"
+        assert told.held <= 1 - stats.binom.ppf(0.001, studies, 0.05) / studies, (
+            "and it is no wider than it must be"
+        )
 
 
 def test_a_law_that_bends_costs_coverage_as_documented() -> None:
-    """docs/method.md, *Tokens saved*: with losses ∝ t^−0.3 the straight line is off by up to 2.6 points."""
+    """docs/method.md, *Tokens saved*: with losses ∝ t^−0.3 the straight line is off by up to 2.6
+    points.
+    """
     studies = 500
     told = saved(Pairs(n=10, noise=0.002), 0.025, 0.05, studies, seed=5, power=0.3)
     assert told.given > 0.99

@@ -1,4 +1,6 @@
-"""The trend of an effect over sizes: against scipy's tests and least squares, its words, and its edges."""
+"""The trend of an effect over sizes: against scipy's tests and least squares, its words, and its
+edges.
+"""
 
 import math
 
@@ -8,12 +10,14 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from simulation.simulate_beside import slopes
 
 from andrea.verdict.scaling import slope
-from andrea.verdict.simulate_beside import slopes
 
 
-def sample(seed: int, mean: float, n: int = 5, noise: float = 0.003, first: int = 0) -> dict[int, float]:
+def sample(
+    seed: int, mean: float, n: int = 5, noise: float = 0.003, first: int = 0
+) -> dict[int, float]:
     drawn = mean + noise * np.random.default_rng(seed).standard_normal(n)
     return {first + i: float(value) for i, value in enumerate(drawn)}
 
@@ -25,14 +29,18 @@ def test_two_sizes_with_other_seeds_are_welchs_test() -> None:
     assert not found.paired
     assert found.p == pytest.approx(test.pvalue)
     assert found.freedom == pytest.approx(test.df)
-    assert found.interval == pytest.approx(tuple(end / 2 for end in test.confidence_interval())), "two decades"
+    assert found.interval == pytest.approx(tuple(end / 2 for end in test.confidence_interval())), (
+        "two decades"
+    )
     assert found.lack_of_fit is None
 
 
 def test_sizes_with_the_same_seeds_have_one_slope_a_seed() -> None:
     effects = [sample(i, mean) for i, mean in enumerate((0.02, 0.03, 0.05))]
     found = slope([1e6, 1e7, 1e9], effects, [0.0] * 3)
-    each = [stats.linregress([6, 7, 9], [effect[seed] for effect in effects]).slope for seed in range(5)]
+    each = [
+        stats.linregress([6, 7, 9], [effect[seed] for effect in effects]).slope for seed in range(5)
+    ]
     test = stats.ttest_1samp(each, 0)
     assert found.paired
     assert (found.slope, found.p) == pytest.approx((np.mean(each), test.pvalue))
@@ -44,7 +52,9 @@ def test_the_ends_are_the_least_squares_lines() -> None:
     effects = [sample(i, mean, first=10 * i) for i, mean in enumerate((0.02, 0.03, 0.05))]
     found = slope([1e6, 1e7, 1e9], effects, [0.0] * 3)
     line = sm.OLS([np.mean(list(e.values())) for e in effects], sm.add_constant([6, 7, 9])).fit()
-    assert [end.effect for end in found.ends] == pytest.approx([line.fittedvalues[0], line.fittedvalues[-1]])
+    assert [end.effect for end in found.ends] == pytest.approx(
+        [line.fittedvalues[0], line.fittedvalues[-1]]
+    )
     assert [end.size for end in found.ends] == [1e6, 1e9]
 
 
@@ -61,7 +71,9 @@ def test_the_ends_are_the_least_squares_lines() -> None:
         (0.03, 0.031, "neither"),
     ],
 )
-def test_the_word_says_whether_the_effect_grows_or_fades(small: float, large: float, word: str) -> None:
+def test_the_word_says_whether_the_effect_grows_or_fades(
+    small: float, large: float, word: str
+) -> None:
     found = slope([1e6, 1e8], [sample(1, small), sample(2, large)], [0.001, 0.001])
     assert found.word == word
     assert f"{found.ends[0].effect:+.4f}" in found.reason
@@ -78,24 +90,35 @@ def test_a_slope_between_ends_that_are_not_there_only_moves() -> None:
 
 
 def test_an_effect_that_turns_round_is_rarely_said_to_grow_or_to_fade() -> None:
-    """As large at both sizes, with other signs: that one end is there and one is not tells of no larger one."""
+    """As large at both sizes, with other signs: that one end is there and one is not tells of no
+    larger one.
+    """
     rng, said = np.random.default_rng(5), []
     for _ in range(300):
-        ends = [{s: mean + 0.005 * float(rng.standard_normal()) for s in range(5)} for mean in (-0.006, 0.006)]
+        ends = [
+            {s: mean + 0.005 * float(rng.standard_normal()) for s in range(5)}
+            for mean in (-0.006, 0.006)
+        ]
         said.append(slope([1e6, 1e8], ends, [0.0, 0.0]).word)
-    assert (said.count("grows") + said.count("fades")) / len(said) <= 0.09, "5 %, and what 300 studies may stray"
+    assert (said.count("grows") + said.count("fades")) / len(said) <= 0.09, (
+        "5 %, and what 300 studies may stray"
+    )
     assert said.count("moves") > 30
 
 
 def test_a_regret_of_the_middle_leaves_open_whether_an_effect_grows() -> None:
     turned = [sample(1, -0.02, noise=0.001), sample(2, 0.03, noise=0.001)]
     assert slope([1e6, 1e8], turned, [0.0, 0.0]).word == "reverses"
-    assert slope([1e6, 1e8], turned, [0.022, 0.022]).word == "moves", "neither an end nor the middle is beyond it"
+    assert slope([1e6, 1e8], turned, [0.022, 0.022]).word == "moves", (
+        "neither an end nor the middle is beyond it"
+    )
 
 
 def test_regrets_of_all_sizes_are_held_against_the_slope() -> None:
     effects = [sample(1, 0.02), sample(2, 0.03)]
-    sure, unsure, unknown = (slope([1e6, 1e7], effects, told) for told in ([0.001, 0.0], [0.006, 0.006], [0.0, None]))
+    sure, unsure, unknown = (
+        slope([1e6, 1e7], effects, told) for told in ([0.001, 0.0], [0.006, 0.006], [0.0, None])
+    )
     assert (sure.word, sure.regret) == ("grows", pytest.approx(0.001))
     assert (unsure.word, unsure.regret) == ("uncertain", pytest.approx(0.012))
     assert (unknown.word, unknown.regret) == ("uncertain", None)
@@ -157,7 +180,9 @@ def test_what_is_no_size_is_an_error() -> None:
     shift=st.floats(-1, 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_slope_is_that_of_the_effects_whatever_the_unit_of_size_and_the_level(seed, sizes, same, shift) -> None:
+def test_a_slope_is_that_of_the_effects_whatever_the_unit_of_size_and_the_level(
+    seed, sizes, same, shift
+) -> None:
     effects = [sample(seed + i, 0.02, 4, first=0 if same else 10 * i) for i in range(len(sizes))]
     moved = [{s: value + shift for s, value in effect.items()} for effect in effects]
     found = slope(sizes, effects, [0.0] * len(sizes))

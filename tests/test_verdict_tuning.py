@@ -22,13 +22,20 @@ def arm(optimum: float, cliff: float = math.inf, curvature: float = 0.3) -> Run:
 
     def run(lr: float) -> Point:
         x = math.log10(lr)
-        return Point(lr, 5.5, ok=False) if x >= cliff else Point(lr, 2.5 + curvature * (x - optimum) ** 2)
+        return (
+            Point(lr, 5.5, ok=False)
+            if x >= cliff
+            else Point(lr, 2.5 + curvature * (x - optimum) ** 2)
+        )
 
     return run
 
 
 def tune(
-    runs: dict[str, Run], protocol: Protocol, baseline: str | None = None, centers: dict[str, float] | None = None
+    runs: dict[str, Run],
+    protocol: Protocol,
+    baseline: str | None = None,
+    centers: dict[str, float] | None = None,
 ) -> list[Decision]:
     """Do what is asked until nothing is."""
     points: dict[str, list[Point]] = {name: [] for name in runs}
@@ -53,7 +60,10 @@ def test_every_arm_gets_the_same_grid_and_then_its_own_midpoints() -> None:
     assert phases(story) == ["grid", "midpoint", "done"]
     assert story[0].rates["pre"] == story[0].rates["post"] == story[0].grids["pre"]
     assert story[1].rates == {"pre": [0.00178, 0.00562], "post": [0.000562, 0.00178]}
-    assert {name: choice.lr for name, choice in story[2].choices.items()} == {"pre": 0.00316, "post": 0.001}
+    assert {name: choice.lr for name, choice in story[2].choices.items()} == {
+        "pre": 0.00316,
+        "post": 0.001,
+    }
     assert [decision.generation for decision in story] == [0, 1, 2]
 
 
@@ -141,16 +151,23 @@ def test_a_cliff_beside_the_best_is_no_edge_and_no_point_of_the_fit() -> None:
 
 
 @calm
-@given(st.lists(st.floats(-4.5, -0.5), min_size=1, max_size=4), st.integers(1, 10), st.integers(0, 2))
+@given(
+    st.lists(st.floats(-4.5, -0.5), min_size=1, max_size=4), st.integers(1, 10), st.integers(0, 2)
+)
 def test_tuning_always_ends_and_is_the_same_whatever_is_remembered(
     optima: list[float], trials: int, extensions: int
 ) -> None:
     protocol = Protocol(m=0.05, trials=trials, extensions=extensions)
     runs = {f"arm{i}": arm(x) for i, x in enumerate(optima)}
     story = tune(runs, protocol)
-    tried = {name: [lr for decision in story for lr in decision.rates.get(name, [])] for name in runs}
+    tried = {
+        name: [lr for decision in story for lr in decision.rates.get(name, [])] for name in runs
+    }
     assert all(len(set(rates)) == len(rates) for rates in tried.values()), "no rate is tried twice"
-    again = next_step({name: [runs[name](lr) for lr in reversed(rates)] for name, rates in tried.items()}, protocol)
+    again = next_step(
+        {name: [runs[name](lr) for lr in reversed(rates)] for name, rates in tried.items()},
+        protocol,
+    )
     assert again == story[-1]
     assert all(choice.lr > 0 for choice in again.choices.values())
 
@@ -162,7 +179,9 @@ def test_an_arm_with_a_center_of_its_own_gets_as_many_rates_and_extensions_elsew
     assert story[0].rates["adamw"] == [0.000316, 0.001, 0.00316, 0.01, 0.0316]
     assert story[0].rates["sgd"] == [0.0316, 0.1, 0.316, 1.0, 3.16]
     assert story[0].note == "5 rates per arm"
-    assert story[1].rates == {"adamw": [0.1], "sgd": [10.0], "lion": [0.01]}, "whoever's edge it was"
+    assert story[1].rates == {"adamw": [0.1], "sgd": [10.0], "lion": [0.01]}, (
+        "whoever's edge it was"
+    )
     counts = {name: sum(len(decision.rates.get(name, [])) for decision in story) for name in runs}
     assert set(counts.values()) == {8}
     chosen = {name: math.log10(choice.lr) for name, choice in story[-1].choices.items()}

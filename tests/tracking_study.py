@@ -15,32 +15,59 @@ def make_study(store: RunStore, name: str = "norm-placement") -> StudyFolder:
     """A frozen study without runs."""
     path = store.root / "studies" / f"{name}-{STUDY_DIGEST[:10]}"
     path.mkdir(parents=True)
-    about = {"kind": "ablation", "name": name, "digest": STUDY_DIGEST, "created": "2026-11-30T00:00:00Z"}
+    about = {
+        "kind": "ablation",
+        "name": name,
+        "digest": STUDY_DIGEST,
+        "created": "2026-11-30T00:00:00Z",
+    }
     write_json(path / "study.json", about)
     write_json(path / "resolved.json", {"baseline": "pre", "fingerprint": "f" * 12, "arms": {}})
     (path / "protocol.yaml").write_text("kind: ablation\npreset: tiny\n")
     return StudyFolder(path)
 
 
-def plan(folder: StudyFolder, arm: str, seed: int, lr: float = 0.00316, phase: str = "replicate") -> dict[str, Any]:
+def plan(
+    folder: StudyFolder, arm: str, seed: int, lr: float = 0.00316, phase: str = "replicate"
+) -> dict[str, Any]:
     """Add a run to the plan."""
     run_id = digest({"arm": arm, "seed": seed, "lr": lr})
-    planned = {"run_id": run_id, "arm": arm, "phase": phase, "why": phase, "lr": lr, "seed": seed, "trial": None}
+    planned = {
+        "run_id": run_id,
+        "arm": arm,
+        "phase": phase,
+        "why": phase,
+        "lr": lr,
+        "seed": seed,
+        "trial": None,
+    }
     folder.add_run(planned)
     return planned
 
 
-def train(store: RunStore, planned: dict[str, Any], metrics: list[dict[str, Any]], **result: Any) -> None:
+def train(
+    store: RunStore, planned: dict[str, Any], metrics: list[dict[str, Any]], **result: Any
+) -> None:
     """Give a planned run its metrics and its result, as a training would."""
-    config = {"config": {"model": {"d_model": 48, "n_layer": LAYERS}, "train": {"lr": planned["lr"]}, "seed": 1}}
+    config = {
+        "config": {
+            "model": {"d_model": 48, "n_layer": LAYERS},
+            "train": {"lr": planned["lr"]},
+            "seed": 1,
+        }
+    }
     with store.claim(planned["run_id"]) as claim:
-        attempt = claim.attempt(config, {"git": {"commit": "c0ffee", "dirty": True}, "device": "cpu"})
+        attempt = claim.attempt(
+            config, {"git": {"commit": "c0ffee", "dirty": True}, "device": "cpu"}
+        )
         for record in metrics:
             append_line(attempt / "metrics.jsonl", record)
         claim.finish(attempt, {**COMPLETED, **result})
 
 
-def finished(store: RunStore, folder: StudyFolder, arm: str, seed: int, **result: Any) -> dict[str, Any]:
+def finished(
+    store: RunStore, folder: StudyFolder, arm: str, seed: int, **result: Any
+) -> dict[str, Any]:
     """A planned run that completed."""
     planned = plan(folder, arm, seed)
     train(store, planned, curve(), **result)
@@ -48,17 +75,27 @@ def finished(store: RunStore, folder: StudyFolder, arm: str, seed: int, **result
 
 
 def judged_study(store: RunStore) -> StudyFolder:
-    """A study as a controller leaves it: tuned, replicated, judged, reported; one run diverged, one stalled, one
-    failed for good."""
+    """A study as a controller leaves it: tuned, replicated, judged, reported; one run diverged, one
+    stalled, one failed for good.
+    """
     folder = make_study(store)
-    folder.write("resolved.json", {"baseline": "pre", "fingerprint": "f" * 12, "arms": {"pre": {}, "post": {}}})
+    folder.write(
+        "resolved.json",
+        {"baseline": "pre", "fingerprint": "f" * 12, "arms": {"pre": {}, "post": {}}},
+    )
     for arm in ("pre", "post"):
         for lr in (0.001, 0.00316):
             train(store, plan(folder, arm, 900, lr, "tune"), curve(), eval_part="tune")
         for seed in (1, 2):
             finished(store, folder, arm, seed)
     train(
-        store, plan(folder, "post", 3), diverging_curve(), outcome="diverged", reason="not finite", loss=None, bpb=None
+        store,
+        plan(folder, "post", 3),
+        diverging_curve(),
+        outcome="diverged",
+        reason="not finite",
+        loss=None,
+        bpb=None,
     )
     finished(store, folder, "pre", 3, stalled=True)
     with store.claim(plan(folder, "post", 4)["run_id"]) as claim:
@@ -85,17 +122,36 @@ def curve(steps: int = 4) -> list[dict[str, Any]]:
 
 def _train(step: int, loss: float | None) -> dict[str, Any]:
     about = {"kind": "train", "step": step, "tokens": step * 512}
-    return {**about, "loss": loss, "lr": 0.001, "grad_norm": 1.5, "tokens_per_s": 9000.0, "seconds": 0.1 * step}
+    return {
+        **about,
+        "loss": loss,
+        "lr": 0.001,
+        "grad_norm": 1.5,
+        "tokens_per_s": 9000.0,
+        "seconds": 0.1 * step,
+    }
 
 
 def _eval(step: int) -> dict[str, Any]:
     about = {"kind": "eval", "step": step, "tokens": step * 512}
-    return {**about, "loss": 5.5 - 0.5 * step, "bpb": 7.9, "full_loss": 5.4 - 0.5 * step, "full_bpb": 7.8}
+    return {
+        **about,
+        "loss": 5.5 - 0.5 * step,
+        "bpb": 7.9,
+        "full_loss": 5.4 - 0.5 * step,
+        "full_bpb": 7.8,
+    }
 
 
 def _layers(step: int) -> dict[str, Any]:
     about = {"kind": "layers", "step": step, "tokens": step * 512, "embedding_grad_norm": 0.3}
-    return {**about, "grad_norm": [0.1, 0.2], "attn_rms": [1.0, 1.1], "mlp_rms": [2.0, 2.1], "residual_rms": [3, 4, 5]}
+    return {
+        **about,
+        "grad_norm": [0.1, 0.2],
+        "attn_rms": [1.0, 1.1],
+        "mlp_rms": [2.0, 2.1],
+        "residual_rms": [3, 4, 5],
+    }
 
 
 def diverging_curve() -> list[dict[str, Any]]:

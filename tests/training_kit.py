@@ -21,7 +21,14 @@ from andrea.training.metrics import VOLATILE
 TINY = {
     "model": {"d_model": 16, "n_layer": 2, "n_head": 2, "context": 16},
     "data": {"eval_tokens": 640, "curve_tokens": 160},
-    "train": {"tokens": 24 * 64, "batch_size": 4, "evals": 3, "logs": 8, "diagnostics": 2, "device": "cpu"},
+    "train": {
+        "tokens": 24 * 64,
+        "batch_size": 4,
+        "evals": 3,
+        "logs": 8,
+        "diagnostics": 2,
+        "device": "cpu",
+    },
 }
 """24 steps of 4 sequences of 16 bytes."""
 

@@ -23,7 +23,9 @@ PATIENT_S = 90.0
 class Training:
     """A run that records when it is told to, dies, and goes on from where its checkpoint was."""
 
-    def __init__(self, store: RunStore, planned: dict[str, Any], steps: int = 12, part: str = "verdict") -> None:
+    def __init__(
+        self, store: RunStore, planned: dict[str, Any], steps: int = 12, part: str = "verdict"
+    ) -> None:
         self._store, self.planned, self.steps, self._part = store, planned, steps, part
         self._records = curve(steps)
         self._claim: Claim | None = None
@@ -31,13 +33,20 @@ class Training:
         self.begin()
 
     def begin(self, carried: int | None = None) -> None:
-        """Begin an attempt, with the records of the one before, or so many of them as there were at a checkpoint."""
+        """Begin an attempt, with the records of the one before, or so many of them as there were at
+        a checkpoint.
+        """
         self._claim = self._store.claim(self.planned["run_id"])
-        config = {"config": {"train": {"lr": 0.00316}, "seed": 1, "data": {"eval_part": self._part}}}
+        config = {
+            "config": {"train": {"lr": 0.00316}, "seed": 1, "data": {"eval_part": self._part}}
+        }
         self._attempts += 1
         self._attempt = self._claim.attempt(config, {"device": f"host {self._attempts}"})
         if carried is not None:
-            write_lines(self._attempt / "metrics.jsonl", read_lines(self._attempt / "metrics.jsonl")[:carried])
+            write_lines(
+                self._attempt / "metrics.jsonl",
+                read_lines(self._attempt / "metrics.jsonl")[:carried],
+            )
 
     def record(self, count: int) -> None:
         """Record so many lines more."""
@@ -46,7 +55,9 @@ class Training:
             append_line(self._attempt / "metrics.jsonl", line)
 
     def dies(self, checkpoint: int, reason: str | None = None) -> None:
-        """End the attempt: killed, or failed for a reason; the next one goes on after so many lines."""
+        """End the attempt: killed, or failed for a reason; the next one goes on after so many
+        lines.
+        """
         assert self._claim is not None
         kept = read_lines(self._attempt / "metrics.jsonl")[:checkpoint]
         if reason is not None:
@@ -59,7 +70,13 @@ class Training:
         """Record the rest, and have a result."""
         assert self._claim is not None
         self.record(len(self._records))
-        told = {**COMPLETED, "steps": self.steps, "tokens": self.steps * 512, "eval_part": self._part, **result}
+        told = {
+            **COMPLETED,
+            "steps": self.steps,
+            "tokens": self.steps * 512,
+            "eval_part": self._part,
+            **result,
+        }
         self._claim.finish(self._attempt, told)
         self._claim.release()
 
@@ -91,7 +108,9 @@ def openings(server: WandbServer) -> int:
     return sum("RunResumeStatus" in request for request in server.asked)
 
 
-def sent_at_once(folder: StudyFolder, store: RunStore, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def sent_at_once(
+    folder: StudyFolder, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
     """What another server has after one sync of the finished study."""
     with WandbServer() as other, monkeypatch.context() as patch:
         patch.setenv("WANDB_BASE_URL", other.url)
@@ -102,7 +121,9 @@ def sent_at_once(folder: StudyFolder, store: RunStore, monkeypatch: pytest.Monke
 
 def on(server: WandbServer) -> dict[str, Any]:
     """The same of this server."""
-    return {run: {**told, "about": told["about"][1:]} for run, told in server.state()["runs"].items()}
+    return {
+        run: {**told, "about": told["about"][1:]} for run, told in server.state()["runs"].items()
+    }
 
 
 QUICK = """
@@ -121,7 +142,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     popen = subprocess.Popen
 
     def begin(command: list[str], **how: Any) -> "subprocess.Popen[bytes]":
-        program = [sys.executable, "-P", "-c", QUICK] if "andrea.tracking" in command else command[:-1]
+        program = (
+            [sys.executable, "-P", "-c", QUICK] if "andrea.tracking" in command else command[:-1]
+        )
         return popen([*program, command[-1]], **how)
 
     monkeypatch.setattr("andrea.tracking.mirror.subprocess.Popen", begin)

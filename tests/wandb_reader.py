@@ -1,4 +1,6 @@
-"""Reads what wandb wrote offline: a file of LevelDB-framed protobuf records, also one whose writer was killed."""
+"""Reads what wandb wrote offline: a file of LevelDB-framed protobuf records, also one whose writer
+was killed.
+"""
 
 import json
 import struct

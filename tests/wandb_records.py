@@ -1,4 +1,6 @@
-"""What the loopback W&B server keeps and how it tells it: runs, artifacts, and the nodes of its GraphQL answers."""
+"""What the loopback W&B server keeps and how it tells it: runs, artifacts, and the nodes of its
+GraphQL answers.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -46,11 +48,16 @@ class ServerRun:
     def rows(self) -> list[dict[str, Any]]:
         """The history in order, without wandb's clocks."""
         clocks = ("_timestamp", "_runtime")
-        return [{k: v for k, v in self.lines[at].items() if k not in clocks} for at in sorted(self.lines)]
+        return [
+            {k: v for k, v in self.lines[at].items() if k not in clocks}
+            for at in sorted(self.lines)
+        ]
 
     @property
     def axes(self) -> dict[str, str]:
-        """Metric or glob of metrics, and the metric it is drawn over: what wandb writes into the config."""
+        """Metric or glob of metrics, and the metric it is drawn over: what wandb writes into the
+        config.
+        """
         metrics = self.config.get("_wandb", {}).get("m", [])
         return {m.get("1") or m["2"]: metrics[m["5"] - 1]["1"] for m in metrics if "5" in m}
 
@@ -68,7 +75,9 @@ class Artifact:
 
 def plain(value: Any) -> Any:
     """A value of a summary without wandb's random names: of a table, what is in it."""
-    return value["sha256"] if isinstance(value, dict) and value.get("_type") == "table-file" else value
+    return (
+        value["sha256"] if isinstance(value, dict) and value.get("_type") == "table-file" else value
+    )
 
 
 def viewer() -> dict[str, Any]:
@@ -83,9 +92,29 @@ def project(name: str, v: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_node(run: ServerRun) -> dict[str, Any]:
-    told = {"id": f"id-{run.id}", "name": run.id, "displayName": run.name, "state": run.state, "tags": run.tags}
-    told |= {"group": run.group, "jobType": run.job_type, "historyLineCount": len(run.lines), "sweepName": None}
+    told = {
+        "id": f"id-{run.id}",
+        "name": run.id,
+        "displayName": run.name,
+        "state": run.state,
+        "tags": run.tags,
+    }
+    told |= {
+        "group": run.group,
+        "jobType": run.job_type,
+        "historyLineCount": len(run.lines),
+        "sweepName": None,
+    }
     told |= {"config": json.dumps({key: {"value": value} for key, value in run.config.items()})}
-    told |= {"summaryMetrics": json.dumps(run.summary), "systemMetrics": "{}", "historyKeys": {}, "readOnly": False}
-    told |= {"commit": None, "createdAt": "2026-11-30T00:00:00Z", "heartbeatAt": "2026-11-30T00:00:00Z"}
+    told |= {
+        "summaryMetrics": json.dumps(run.summary),
+        "systemMetrics": "{}",
+        "historyKeys": {},
+        "readOnly": False,
+    }
+    told |= {
+        "commit": None,
+        "createdAt": "2026-11-30T00:00:00Z",
+        "heartbeatAt": "2026-11-30T00:00:00Z",
+    }
     return {**told, "description": "", "notes": "", "user": {"name": ENTITY, "username": ENTITY}}

@@ -1,8 +1,10 @@
-"""A W&B server on loopback that keeps what it is sent: the double that online tests run the real wandb against.
+"""A W&B server on loopback that keeps what it is sent: the double that online tests run the real
+wandb against.
 
-It knows as much of the protocol as wandb 0.31 uses: GraphQL for runs, artifacts and saved views, the file stream for
-rows, summary and state, PUT for files. Rows are kept by the offset they are sent with, as W&B keeps them, so that rows
-sent twice at one offset are there once, and rows sent twice at different offsets twice.
+It knows as much of the protocol as wandb 0.31 uses: GraphQL for runs, artifacts and saved views,
+the file stream for rows, summary and state, PUT for files. Rows are kept by the offset they are
+sent with, as W&B keeps them, so that rows sent twice at one offset are there once, and rows sent
+twice at different offsets twice.
 """
 
 import contextlib
@@ -29,9 +31,12 @@ class WandbServer:
         self.asked: list[str] = []
         """Every request in short, oldest first."""
         self.trouble: Callable[[str], int | None] = lambda request: None
-        """Told each request; returns a status to answer with instead, 0 to drop the connection; may sleep."""
+        """Told each request; returns a status to answer with instead, 0 to drop the connection; may
+        sleep.
+        """
         self.torn_after: int | None = None
-        """Keep so many rows of a request and answer 500, as a server does that dies in the middle."""
+        """Keep so many rows of a request and answer 500, as a server does that dies in the middle.
+        """
         self.stopped = False
         """Whether somebody pressed *Stop run*, of every run."""
         self.deleted: set[str] = set()
@@ -69,7 +74,11 @@ class WandbServer:
             told = (run.project, run.name, run.group, run.job_type, run.tags, run.state)
             runs[run.id] = {"about": told, "config": config, "rows": run.rows, "summary": summary}
         views = {name: view["displayName"] for name, view in self.views.items()}
-        return {"runs": runs, "views": views, "artifacts": {n: a.versions for n, a in self.artifacts.items()}}
+        return {
+            "runs": runs,
+            "views": views,
+            "artifacts": {n: a.versions for n, a in self.artifacts.items()},
+        }
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -88,7 +97,11 @@ class WandbServer:
         with self._lock:
             if path.endswith("/graphql"):
                 asked = json.loads(body)
-                return {"data": self._graphql(_operation(asked["query"]), asked.get("variables") or {}, asked["query"])}
+                return {
+                    "data": self._graphql(
+                        _operation(asked["query"]), asked.get("variables") or {}, asked["query"]
+                    )
+                }
             if path.endswith("/file_stream"):
                 return self._stream(path.split("/")[-2], json.loads(body))
             if method == "PUT":
@@ -101,7 +114,11 @@ class WandbServer:
     def _stream(self, run_id: str, sent: dict[str, Any]) -> dict[str, Any]:
         run = self.runs[run_id]
         for name, part in (sent.get("files") or {}).items():
-            content = [json.loads(line) for line in part["content"]] if name.endswith((".jsonl", ".json")) else []
+            content = (
+                [json.loads(line) for line in part["content"]]
+                if name.endswith((".jsonl", ".json"))
+                else []
+            )
             if name == "wandb-history.jsonl":
                 kept = content[: self.torn_after]
                 run.lines.update({part["offset"] + i: line for i, line in enumerate(kept)})
@@ -146,16 +163,30 @@ class WandbServer:
         new = name not in self.runs
         run = self.runs.setdefault(name, ServerRun(name, v.get("project") or ""))
         run.opened += "displayName" in v
-        for key, variable in (("name", "displayName"), ("group", "groupName"), ("job_type", "jobType")):
+        for key, variable in (
+            ("name", "displayName"),
+            ("group", "groupName"),
+            ("job_type", "jobType"),
+        ):
             setattr(run, key, v.get(variable) or getattr(run, key))
         run.tags = v.get("tags") or run.tags
         if v.get("config"):
             run.config = {key: item["value"] for key, item in json.loads(v["config"]).items()}
         if v.get("displayName"):
             run.state = "running"  # a client that writes an old id goes on with that run
-        told = {"id": f"id-{name}", "name": name, "displayName": run.name, "config": v.get("config") or "{}"}
+        told = {
+            "id": f"id-{name}",
+            "name": name,
+            "displayName": run.name,
+            "config": v.get("config") or "{}",
+        }
         told |= {"description": None, "sweepName": None, "historyLineCount": len(run.lines)}
-        return {"upsertBucket": {"bucket": {**told, "project": project(run.project, v)}, "inserted": new}}
+        return {
+            "upsertBucket": {
+                "bucket": {**told, "project": project(run.project, v)},
+                "inserted": new,
+            }
+        }
 
     def _resume_status(self, v: dict[str, Any]) -> dict[str, Any]:
         run = self.runs.get(v["name"])
@@ -163,21 +194,40 @@ class WandbServer:
             return {"model": {**project(v["project"], v), "bucket": None}}
         last = run.lines[max(run.lines)] if run.lines else None
         tail = json.dumps([json.dumps(last)] if last else [])
-        told = {**run_node(run), "logLineCount": 0, "eventsLineCount": 0, "historyTail": tail, "eventsTail": "[]"}
-        return {"model": {**project(run.project, v), "bucket": {**told, "wandbConfig": json.dumps({"t": 1})}}}
+        told = {
+            **run_node(run),
+            "logLineCount": 0,
+            "eventsLineCount": 0,
+            "historyTail": tail,
+            "eventsTail": "[]",
+        }
+        return {
+            "model": {
+                **project(run.project, v),
+                "bucket": {**told, "wandbConfig": json.dumps({"t": 1})},
+            }
+        }
 
     def _create_run_files(self, v: dict[str, Any]) -> dict[str, Any]:
-        files = [{"name": name, "uploadUrl": f"{self.url}/up/{v['run']}/{name}"} for name in v["files"]]
+        files = [
+            {"name": name, "uploadUrl": f"{self.url}/up/{v['run']}/{name}"} for name in v["files"]
+        ]
         return {"createRunFiles": {"runID": f"id-{v['run']}", "uploadHeaders": [], "files": files}}
 
     def _list_runs(self, v: dict[str, Any]) -> dict[str, Any]:
         wanted = json.loads(v.get("filters") or "{}")
-        found = [r for r in self.runs.values() if r.project == v["project"] and r.group == wanted.get("group", r.group)]
+        found = [
+            r
+            for r in self.runs.values()
+            if r.project == v["project"] and r.group == wanted.get("group", r.group)
+        ]
         if not any(run.project == v["project"] for run in self.runs.values()):
             return {"project": None}
         edges = [{"node": {"projectId": "1", **run_node(run)}, "cursor": run.id} for run in found]
         page = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
-        return {"project": {"internalId": "1", "runCount": len(found), "readOnly": False, "runs": page}}
+        return {
+            "project": {"internalId": "1", "runCount": len(found), "readOnly": False, "runs": page}
+        }
 
     def _view(self, v: dict[str, Any]) -> dict[str, Any]:
         view = self.views.get(v["viewName"])
@@ -187,9 +237,16 @@ class WandbServer:
     def _upsert_view(self, v: dict[str, Any]) -> dict[str, Any]:
         """A view without an id is a new one, even when another has its name."""
         known = next((view for view in self.views.values() if view["id"] == v.get("id")), None)
-        name = v["name"] if known or v["name"] not in self.views else f"{v['name']}-{len(self.views)}"
+        name = (
+            v["name"] if known or v["name"] not in self.views else f"{v['name']}-{len(self.views)}"
+        )
         view = {"id": known["id"] if known else f"view-{len(self.views)}", "name": name}
-        self.views[name] = {**view, "displayName": v["displayName"], "spec": v["spec"], "entity": v["entityName"]}
+        self.views[name] = {
+            **view,
+            "displayName": v["displayName"],
+            "spec": v["spec"],
+            "entity": v["entityName"],
+        }
         return {"upsertView": {"view": view, "inserted": known is None}}
 
     def _create_artifact(self, v: dict[str, Any]) -> dict[str, Any]:
@@ -200,8 +257,14 @@ class WandbServer:
         made = {"id": f"{name}:{digest}", "state": state}
         self._made[made["id"]] = {"name": name, "digest": digest}
         known.aliases = [alias["alias"] for alias in asked.get("aliases") or []]
-        latest = {"id": f"{name}:{known.versions[-1]}", "versionIndex": 0} if known.versions else None
-        return {"createArtifact": {"artifact": {**made, "artifactSequence": {"id": name, "latestArtifact": latest}}}}
+        latest = (
+            {"id": f"{name}:{known.versions[-1]}", "versionIndex": 0} if known.versions else None
+        )
+        return {
+            "createArtifact": {
+                "artifact": {**made, "artifactSequence": {"id": name, "latestArtifact": latest}}
+            }
+        }
 
     def _create_manifest(self, v: dict[str, Any]) -> dict[str, Any]:
         url = f"{self.url}/manifest/{v.get('artifactID', '-')}/{v.get('name', '-')}"
@@ -213,9 +276,21 @@ class WandbServer:
         for spec in v["input"]["artifactFiles"]:
             artifact = self._made[spec["artifactID"]]
             self.artifacts[artifact["name"]].files[spec["name"]] = spec["md5"]
-            told = {"id": "f", "name": spec["name"], "displayName": spec["name"], "storagePath": spec["name"]}
+            told = {
+                "id": "f",
+                "name": spec["name"],
+                "displayName": spec["name"],
+                "storagePath": spec["name"],
+            }
             url = f"{self.url}/artifact/{artifact['name']}/{spec['name']}"
-            nodes.append({**told, "uploadUrl": url, "uploadHeaders": [], "artifact": {"id": spec["artifactID"]}})
+            nodes.append(
+                {
+                    **told,
+                    "uploadUrl": url,
+                    "uploadHeaders": [],
+                    "artifact": {"id": spec["artifactID"]},
+                }
+            )
         return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
 
     def _commit(self, v: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +333,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         try:
-            answer = {"error": "in trouble"} if status else self.answer(self.command, self.path, body)
+            answer = (
+                {"error": "in trouble"} if status else self.answer(self.command, self.path, body)
+            )
         except _Torn:
             answer, status = {"error": "in trouble"}, 500
         except _Deleted as error:
@@ -297,7 +374,9 @@ def slowly(seconds: float, match: str) -> Callable[[str], int | None]:
 
 
 def answering(status: int, match: str, after: int = 0) -> Callable[[str], int | None]:
-    """Trouble: requests that contain `match`, from the one after `after` of them on, get `status` (0: dropped)."""
+    """Trouble: requests that contain `match`, from the one after `after` of them on, get `status`
+    (0: dropped).
+    """
     seen = [0]
 
     def trouble(request: str) -> int | None:

@@ -11,31 +11,39 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import frames, judged
-from andrea.analysis.cache import Runs
-from andrea.analysis.judged import DIFFERENCES as DIFFERENCES
-from andrea.analysis.judged import EFFECTS as EFFECTS
-from andrea.analysis.judged import VERDICTS as VERDICTS
-from andrea.analysis.names import line
-from andrea.analysis.runview import RunView as RunView
-from andrea.analysis.runview import load_run as load_run
-from andrea.analysis.runview import opened
-from andrea.analysis.text import bare, listing
-from andrea.analysis.verdicts import Row, arm_names, baseline_name, effect_rows, level_label, verdict_rows
+from andrea.analysis.tables import frames, judged
+from andrea.analysis.tables.cache import Runs
+from andrea.analysis.tables.judged import DIFFERENCES as DIFFERENCES
+from andrea.analysis.tables.judged import EFFECTS as EFFECTS
+from andrea.analysis.tables.judged import VERDICTS as VERDICTS
+from andrea.analysis.tables.run_view import RunView as RunView
+from andrea.analysis.tables.run_view import load_run as load_run
+from andrea.analysis.tables.run_view import opened
 from andrea.errors import StudyError, warn
+from andrea.records.verdict_rows import (
+    Row,
+    arm_names,
+    baseline_name,
+    effect_rows,
+    level_label,
+    verdict_rows,
+)
 from andrea.store.files import read_json, read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
 from andrea.store.usual import DEFAULT_RUNS
+from andrea.text.names import line
+from andrea.text.numbers import bare, listing
 
 
 @dataclass(frozen=True)
 class Study:
     """One study: what was asked, what came out, and tables of every number.
 
-    The columns of the tables are documented in `andrea.analysis.frames` (RUNS, CURVES, LAYERS, DOCUMENTS) and
-    `andrea.analysis.judged` (VERDICTS, DIFFERENCES, EFFECTS). Losses are in nats per token; curves stand at the tokens
-    at which they were logged. A table is read when it is first asked for.
+    The columns of the tables are documented in `andrea.analysis.tables.frames` (RUNS, CURVES,
+    LAYERS, DOCUMENTS) and `andrea.analysis.tables.judged` (VERDICTS, DIFFERENCES, EFFECTS). Losses
+    are in nats per token; curves stand at the tokens at which they were logged. A table is read
+    when it is first asked for.
     """
 
     path: Path
@@ -47,19 +55,24 @@ class Study:
     resolved: dict[str, Any]
     """resolved.json: arms in full, data fingerprint, platform; empty before the freeze ended."""
     choices: dict[str, Any]
-    """choices.json: the learning rate of every arm and how it was found; empty before tuning ended."""
+    """choices.json: the learning rate of every arm and how it was found; empty before tuning ended.
+    """
     verdict: dict[str, Any]
     """verdict.json; empty before the study was judged."""
     best: dict[str, Any]
     """best.json of a sweep; empty before it ended."""
     corpus: dict[str, Any]
-    """meta.json of the prepared data: source, documents, bytes, tokens per part; empty where it is not there."""
+    """meta.json of the prepared data: source, documents, bytes, tokens per part; empty where it is
+    not there.
+    """
     live: bool
     """Whether a controller is at it now."""
     speed: dict[str, Any]
     """speed.json: the arms' measured speeds; empty where none were measured."""
     asked: dict[str, Any]
-    """asked.json: which controls, confirmation and equal budgets were asked for; empty where none were."""
+    """asked.json: which controls, confirmation and equal budgets were asked for; empty where none
+    were.
+    """
     planned: list[dict[str, Any]]
     """The lines of runs.jsonl: every run in the order of the plan."""
     logged: Runs
@@ -101,7 +114,8 @@ class Study:
         Args:
             table: its name.
             columns: the ones that are wanted; None for all.
-            where: column=value or column=[values]: arm, phase, seed, lr, run_id, kind, quantity, document.
+            where: column=value or column=[values]: arm, phase, seed, lr, run_id, kind, quantity,
+                document.
 
         Raises:
             UserError: a table, a column or a filter that there is not.
@@ -110,7 +124,9 @@ class Study:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation where not ok."""
+        """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation
+        where not ok.
+        """
         return judged.trials(self.runs)
 
     @cached_property
@@ -172,8 +188,14 @@ class Study:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned run has a result and the study was judged (or its best config chosen)."""
-        ended = bool(self.best) if self.kind == "sweep" else bool(self.verdict.get("complete", bool(self.verdict)))
+        """Whether every planned run has a result and the study was judged (or its best config
+        chosen).
+        """
+        ended = (
+            bool(self.best)
+            if self.kind == "sweep"
+            else bool(self.verdict.get("complete", bool(self.verdict)))
+        )
         return ended and not self.runs["outcome"].isin(frames.UNFINISHED).any()
 
     def label(self, arm: str) -> str:
@@ -181,9 +203,13 @@ class Study:
         return arm_label(self.protocol, self.resolved, arm)
 
     def called(self, *arms: str) -> str:
-        """Arms in a sentence: a label that is a bare number has the factor before it, as in `mlp_ratio 1 and 8/3`; the
-        levels of a cell are joined by a plus sign."""
-        labels = [self.label(arm).replace(", ", " + ") if self.factors else self.label(arm) for arm in arms]
+        """Arms in a sentence: a label that is a bare number has the factor before it, as in
+        `mlp_ratio 1 and 8/3`; the levels of a cell are joined by a plus sign.
+        """
+        labels = [
+            self.label(arm).replace(", ", " + ") if self.factors else self.label(arm)
+            for arm in arms
+        ]
         if labels and all(map(bare, labels)):
             return f"{self.factor} {listing(labels)}"
         return listing([f"{self.factor} {label}" if bare(label) else label for label in labels])
@@ -198,13 +224,20 @@ class Study:
     def factors(self) -> dict[str, dict[str, str]]:
         """Of a factorial design: by factor, the labels of its levels by name; else empty."""
         told = self.protocol.get("factors") or {}
-        return {f: {level: level_label(told, f, level) for level in levels} for f, levels in told.items()}
+        return {
+            f: {level: level_label(told, f, level) for level in levels}
+            for f, levels in told.items()
+        }
 
     @property
     def centers(self) -> dict[str, float]:
         """Learning rate in the middle of the grid of every arm that was given its own."""
         arms = self.protocol.get("arms") or {}
-        return {arm: float(told["center"]) for arm, told in arms.items() if told.get("center") is not None}
+        return {
+            arm: float(told["center"])
+            for arm, told in arms.items()
+            if told.get("center") is not None
+        }
 
     def replicates(self) -> pd.DataFrame:
         """The runs that verdicts compare."""
@@ -216,7 +249,9 @@ class Study:
         names += [] if self.kind == "sweep" else ["verdicts", "differences"]
         names += ["effects"] if self.factors else []
         large = {name: partial(self.part, name) for name in frames.TABLES}
-        return frames.Frames({name: large.get(name) or partial(getattr, self, name) for name in names})
+        return frames.Frames(
+            {name: large.get(name) or partial(getattr, self, name) for name in names}
+        )
 
 
 def arm_label(protocol: dict[str, Any], resolved: dict[str, Any], arm: str) -> str:
@@ -236,8 +271,8 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
 
     Args:
         study: name of a study (the latest of that name), name of its folder, or the folder.
-        store: the runs folder or the opened store; by default the one that the study's folder lies in, or
-            `./andrea-runs`.
+        store: the runs folder or the opened store; by default the one that the study's folder lies
+            in, or `./andrea-runs`.
 
     Raises:
         UserError: there is no such study, or no such store.
@@ -259,17 +294,23 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         speed=read_mapping(folder.path / "speed.json") or {},
         asked=read_mapping(folder.path / "asked.json") or {},
         planned=planned,
-        logged=Runs(there, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))),
+        logged=Runs(
+            there, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))
+        ),
         judged=verdict_rows(folder),
         effects=judged.effects(effect_rows(folder)),
     )
 
 
-def _found(study: StudyFolder | str | Path, store: RunStore | str | Path | None) -> tuple[StudyFolder, RunStore]:
+def _found(
+    study: StudyFolder | str | Path, store: RunStore | str | Path | None
+) -> tuple[StudyFolder, RunStore]:
     if isinstance(study, StudyFolder):
         folder: StudyFolder | None = study
     else:
-        folder = StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
+        folder = (
+            StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
+        )
     if store is None:
         store = folder.path.parents[1] if folder else DEFAULT_RUNS
     there = opened(store)
@@ -295,12 +336,16 @@ def _corpus(store: RunStore, resolved: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Callable(ModuleType):
-    """This module, which may be called as well: `from andrea.analysis import load; study = load("norm-placement")`.
+    """This module, which may be called as well: `from andrea.analysis import load; study =
+    load("norm-placement")`.
 
-    An empty `__init__` keeps `import andrea.analysis.text` from loading pandas, so the name cannot stand there.
+    An empty `__init__` keeps `import andrea.text.numbers` from loading pandas, so the name cannot
+    stand there.
     """
 
-    def __call__(self, study: StudyFolder | str | Path, store: RunStore | str | Path | None = None) -> Study:
+    def __call__(
+        self, study: StudyFolder | str | Path, store: RunStore | str | Path | None = None
+    ) -> Study:
         """`load(study, store)`."""
         return load(study, store)
 

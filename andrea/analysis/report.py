@@ -9,18 +9,21 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis import text
-from andrea.analysis.frames import Frames
+from andrea.analysis.tables.frames import Frames
 from andrea.errors import UserError, nearest
+from andrea.text import numbers as text
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def _require_name(kind: str, name: object) -> None:
-    """A name is a file's and an anchor's: nothing that a path, a page or a shell would read otherwise."""
+    """A name is a file's and an anchor's: nothing that a path, a page or a shell would read
+    otherwise.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "report":
         raise UserError(
-            f"{kind} {name!r}: its name becomes a file's; use letters, digits, - . and _, and another than 'report'"
+            f"{kind} {name!r}: its name becomes a file's; use letters, digits, - . and _, and "
+            "another than 'report'"
         )
 
 
@@ -29,7 +32,9 @@ class Column:
     """One column of a table as it is shown."""
 
     key: str | tuple[str, ...]
-    """Column of the frame; several for what is shown together, as an interval's ends. The first one sorts."""
+    """Column of the frame; several for what is shown together, as an interval's ends. The first one
+    sorts.
+    """
     header: str
     show: Callable[..., str] = text.plain
     """Writes the value or values of `key`."""
@@ -42,7 +47,9 @@ class Column:
         return (self.key,) if isinstance(self.key, str) else self.key
 
 
-def numbers(key: str | tuple[str, ...], header: str, show: Callable[..., str] = text.loss) -> Column:
+def numbers(
+    key: str | tuple[str, ...], header: str, show: Callable[..., str] = text.loss
+) -> Column:
     """A column of numbers."""
     return Column(key, header, show, numeric=True)
 
@@ -97,7 +104,13 @@ class Table:
 
 def _cell(column: Column, record: dict[Any, Any], mark: str | None) -> Cell:
     values = [record[key] for key in column.keys]
-    sort = "" if text.absent(values[0]) else repr(float(values[0])) if column.numeric else str(values[0])
+    sort = (
+        ""
+        if text.absent(values[0])
+        else repr(float(values[0]))
+        if column.numeric
+        else str(values[0])
+    )
     shown = column.show(*values)
     return Cell(shown, sort, column.numeric, shown.split(" ")[0] if column.key == mark else "")
 
@@ -173,7 +186,9 @@ class Section:
     @property
     def anchor(self) -> str:
         """Its name in links; no table and no figure has it."""
-        return "about-" + "-".join("".join(c if c.isalnum() else " " for c in self.title.lower()).split())
+        return "about-" + "-".join(
+            "".join(c if c.isalnum() else " " for c in self.title.lower()).split()
+        )
 
 
 @dataclass(frozen=True)
@@ -197,13 +212,18 @@ class Report:
     def __post_init__(self) -> None:
         for item in self.items():
             if not isinstance(item, Item):
-                raise UserError(f"this report has a {type(item).__name__} among its items; they are of {_KINDS}")
+                raise UserError(
+                    f"this report has a {type(item).__name__} among its items; they are of {_KINDS}"
+                )
         for name in self.frames:
             _require_name("frame", name)
         names = Counter(item.name for item in self.items() if isinstance(item, Table | Figure))
         twice = [name for name, n in names.items() if n > 1]
         if twice:
-            raise UserError(f"this report has two tables or figures named {twice[0]!r}; names are files' and unique")
+            raise UserError(
+                f"this report has two tables or figures named {twice[0]!r}; names are files' and "
+                "unique"
+            )
 
     def items(self) -> list[Item]:
         """Everything in reading order."""
@@ -220,4 +240,6 @@ class Report:
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """Every file of numbers: the whole tables, and those that are shown and not among them."""
         shown = {item.name: item.frame for item in self.shown()}
-        return self.frames | {name: frame for name, frame in shown.items() if name not in self.frames}
+        return self.frames | {
+            name: frame for name, frame in shown.items() if name not in self.frames
+        }

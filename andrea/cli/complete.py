@@ -1,4 +1,6 @@
-"""Shell completion of names. Quick (no torch, no network) and never an error: a broken YAML completes to nothing."""
+"""Shell completion of names. Quick (no torch, no network) and never an error: a broken YAML
+completes to nothing.
+"""
 
 from typing import Literal
 
@@ -37,16 +39,20 @@ def architectures(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Presets, then after a colon fields of the model and their variants: `gpt2:activation=swiglu,mlp_ratio=`.
+    """Presets, then after a colon fields of the model and their variants:
+    `gpt2:activation=swiglu,mlp_ratio=`.
 
-    bash begins a new word at a colon, so that fields are offered by themselves where no preset fits.
+    bash begins a new word at a colon, so that fields are offered by themselves where no preset
+    fits.
     """
     from andrea.model.config import VARIANTS, ModelConfig
 
     before, last = _last_part(incomplete)
     field, equals, start = last.partition("=")
     if equals:
-        return [f"{before}{field}={name}" for name in VARIANTS.get(field, ()) if name.startswith(start)]
+        return [
+            f"{before}{field}={name}" for name in VARIANTS.get(field, ()) if name.startswith(start)
+        ]
     fields = [f"{before}{name}=" for name in ModelConfig.model_fields if name.startswith(field)]
     return fields if before else presets(incomplete) or fields
 

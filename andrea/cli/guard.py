@@ -18,7 +18,9 @@ INTERRUPTED = 130
 class Guarded(TyperGroup):
     """The root of the commands; every error of every command passes here."""
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         """Parse the root's own options; a fault in them is one line."""
         try:
             return super().make_context(info_name, args, parent, **extra)
@@ -44,7 +46,9 @@ class Guarded(TyperGroup):
 
 
 def mend_streams() -> None:
-    """Let a closed stream be /dev/null, and what the encoding of the output lacks be a question mark."""
+    """Let a closed stream be /dev/null, and what the encoding of the output lacks be a question
+    mark.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -65,7 +69,8 @@ def abandon(stream: Any) -> None:
 def _ended(error: BaseException, command: str | None = None) -> typer.Exit:
     status, line = describe(error, command)
     said = "; ".join(" ".join(part.split()) for part in line.splitlines() if part.strip())
-    # What libraries left in stdout's buffer comes first; a reader that is gone must not hide the line.
+    # What libraries left in stdout's buffer comes first; a reader that is gone must not hide the
+    # line.
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

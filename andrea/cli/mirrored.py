@@ -25,13 +25,15 @@ class MirrorOptions:
     tags: str | None
 
 
-def asked(wandb: str | None, project: str | None, entity: str | None, tags: str | None) -> MirrorOptions:
+def asked(
+    wandb: str | None, project: str | None, entity: str | None, tags: str | None
+) -> MirrorOptions:
     """The options of the mirror.
 
     Raises:
         UserError: a mode that nobody knows, of `--wandb` or WANDB_MODE, or no name for a project.
     """
-    from andrea.tracking.asked import resolve_destination, resolve_mode
+    from andrea.tracking.destination import resolve_destination, resolve_mode
 
     mode = resolve_mode(wandb)
     if mode != "off":
@@ -43,8 +45,10 @@ def asked(wandb: str | None, project: str | None, entity: str | None, tags: str 
 def mirrored(
     subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Callable[[str], None]
 ) -> Iterator["Mirror | None"]:
-    """A mirror for as long as the block takes, which then gets its time to write the rest; not for long where the
-    block ended by Ctrl-C or an error. A tracker that does not start or end costs one warning, never the study."""
+    """A mirror for as long as the block takes, which then gets its time to write the rest; not for
+    long where the block ended by Ctrl-C or an error. A tracker that does not start or end costs one
+    warning, never the study.
+    """
     mirror = _started(subject, store, to, warn)
     try:
         yield mirror
@@ -54,11 +58,13 @@ def mirrored(
     _close(mirror)
 
 
-def _started(subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Callable[[str], None]) -> Any:
+def _started(
+    subject: "Subject", store: "RunStore", to: MirrorOptions, warn: Callable[[str], None]
+) -> Any:
     if to.mode == "off":
         return None
     try:
-        from andrea.tracking.asked import resolve_destination
+        from andrea.tracking.destination import resolve_destination
         from andrea.tracking.mirror import Mirror
 
         place = resolve_destination(to.mode, to.project, to.entity, to.tags, subject)
@@ -73,4 +79,7 @@ def _close(mirror: Any, wait_s: float | None = None) -> None:
         if mirror is not None:
             mirror.close(wait_s)
     except Exception as error:
-        print(f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest", file=sys.stderr)
+        print(
+            f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest",
+            file=sys.stderr,
+        )

@@ -25,13 +25,24 @@ Debug = Annotated[
 ]
 Runs = Annotated[
     Path,
-    typer.Option("--runs", metavar="DIR", envvar="ANDREA_RUNS", show_envvar=True, help="Folder of runs and studies."),
+    typer.Option(
+        "--runs",
+        metavar="DIR",
+        envvar="ANDREA_RUNS",
+        show_envvar=True,
+        help="Folder of runs and studies.",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, everything else on stderr.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON on stdout, everything else on stderr.")
+]
 Preset = Annotated[
     str | None,
     typer.Option(
-        "--preset", metavar="NAME", autocompletion=complete.presets, help="Model to start from (andrea list presets)."
+        "--preset",
+        metavar="NAME",
+        autocompletion=complete.presets,
+        help="Model to start from (andrea list presets).",
     ),
 ]
 Settings = Annotated[
@@ -40,43 +51,67 @@ Settings = Annotated[
         "--set",
         metavar="SECTION.FIELD=VALUE",
         autocompletion=complete.settings,
-        help="Override a setting; may be repeated, and of two values for one setting the last counts.",
+        help="Override a setting; may be repeated, and of two values for one setting the last "
+        "counts.",
     ),
 ]
 Variants = Annotated[
     Path | None,
     typer.Option(
-        "--variants", metavar="FILE", help="Python file that registers your own variants (ablations/mine.py)."
+        "--variants",
+        metavar="FILE",
+        help="Python file that registers your own variants (ablations/mine.py).",
     ),
 ]
-Tokens = Annotated[int | None, typer.Option("--tokens", min=1, metavar="N", help="Training tokens per run.")]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, metavar="N", help="Trials per arm, or of the sweep.")]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", min=1, metavar="N", help="Training tokens per run.")
+]
+Trials = Annotated[
+    int | None,
+    typer.Option("--trials", min=1, metavar="N", help="Trials per arm, or of the sweep."),
+]
 Seeds = Annotated[
     int | None,
-    typer.Option("--seeds", min=1, metavar="N", help="Paired replicates per arm, or seeds per trial."),
+    typer.Option(
+        "--seeds", min=1, metavar="N", help="Paired replicates per arm, or seeds per trial."
+    ),
 ]
 StudyName = Annotated[
-    str | None, typer.Option("--study", metavar="NAME", help="Name of the study; default: the question's.")
+    str | None,
+    typer.Option("--study", metavar="NAME", help="Name of the study; default: the question's."),
 ]
 Slots = Annotated[
     int | None,
-    typer.Option("--slots", min=1, metavar="N", help="Runs at once; default: cores / threads per run, or one per GPU."),
+    typer.Option(
+        "--slots",
+        min=1,
+        metavar="N",
+        help="Runs at once; default: cores / threads per run, or one per GPU.",
+    ),
 ]
 ExecutorName = Annotated[
     Literal["local", "inline"],
-    typer.Option("--executor", help="local: a process per run; inline: one run after another in this process."),
+    typer.Option(
+        "--executor",
+        help="local: a process per run; inline: one run after another in this process.",
+    ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where runs are trained.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where runs are trained.")
+]
 Wandb = Annotated[
     Literal["off", "offline", "online"] | None,
-    typer.Option("--wandb", help="Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."),
+    typer.Option(
+        "--wandb", help="Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."
+    ),
 ]
 WandbProject = Annotated[
     str | None,
     typer.Option(
         "--wandb-project",
         metavar="NAME",
-        help="W&B project; default: WANDB_PROJECT, else that of the study's last mirror, else andrea.",
+        help="W&B project; default: WANDB_PROJECT, else that of the study's last mirror, else "
+        "andrea.",
     ),
 ]
 WandbEntity = Annotated[
@@ -84,7 +119,8 @@ WandbEntity = Annotated[
     typer.Option(
         "--wandb-entity",
         metavar="NAME",
-        help="W&B user or team; default: WANDB_ENTITY, else that of the study's last mirror, else the account's own.",
+        help="W&B user or team; default: WANDB_ENTITY, else that of the study's last mirror, else "
+        "the account's own.",
     ),
 ]
 WandbTags = Annotated[
@@ -92,27 +128,41 @@ WandbTags = Annotated[
     typer.Option(
         "--wandb-tags",
         metavar="LIST",
-        help="Further tags of every W&B run, with commas; default: WANDB_TAGS, else those of the study's last mirror.",
+        help="Further tags of every W&B run, with commas; default: WANDB_TAGS, else those of the "
+        "study's last mirror.",
     ),
 ]
 Controls = Annotated[
     bool,
-    typer.Option("--controls", help="Also train what must come out known: a repeat, A/A, and half the tokens."),
+    typer.Option(
+        "--controls",
+        help="Also train what must come out known: a repeat, A/A, and half the tokens.",
+    ),
 ]
 Confirm = Annotated[
     bool,
-    typer.Option("--confirm", help="Also a second block of seeds, judged alone: once per study, after its verdict."),
+    typer.Option(
+        "--confirm",
+        help="Also a second block of seeds, judged alone: once per study, after its verdict.",
+    ),
 ]
 Equal = Annotated[
     list[str] | None,
     typer.Option(
-        "--equal", metavar="LIST", help="Also compare at equal flops, time, or flops,time: arms trained on as much."
+        "--equal",
+        metavar="LIST",
+        help="Also compare at equal flops, time, or flops,time: arms trained on as much.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing."),
+]
 Study = Annotated[
     str,
     typer.Argument(
-        metavar="STUDY", autocompletion=complete.studies, help="Folder name of a study, or its bare name: the latest."
+        metavar="STUDY",
+        autocompletion=complete.studies,
+        help="Folder name of a study, or its bare name: the latest.",
     ),
 ]

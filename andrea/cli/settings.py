@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def know_variants(script: Path | None) -> None:
-    """Load a user's own variants, so that settings may name them; their source's digest enters ids of what uses them.
+    """Load a user's own variants, so that settings may name them; their source's digest enters ids
+    of what uses them.
 
     Raises:
         UserError: there is no such file, or it cannot be imported.
@@ -23,7 +24,8 @@ def know_variants(script: Path | None) -> None:
         return
     if script.suffix != ".py" or not script.is_file():
         raise UserError(
-            f"--variants {script}: no such Python file; ablations/mine.py is the one of ablations/mine.yaml"
+            f"--variants {script}: no such Python file; ablations/mine.py is the one of "
+            "ablations/mine.yaml"
         )
     load_user_variants(script)
 
@@ -45,7 +47,11 @@ def known_preset(name: str, where: str = "--preset: ") -> str:
 
 
 def run_config(
-    preset: str | None, overrides: Sequence[str], where: str = "--preset: ", said: str = "--set", **top: Any
+    preset: str | None,
+    overrides: Sequence[str],
+    where: str = "--preset: ",
+    said: str = "--set",
+    **top: Any,
 ) -> "RunConfig":
     """A run config from a preset, overrides and settings of the top level (`seed=3`).
 
@@ -72,10 +78,14 @@ def of_model_alone(overrides: Sequence[str]) -> None:
     """
     from andrea.config import dotted, full_name, parse_overrides
 
-    if others := [path for path in dotted(parse_overrides(overrides)) if not path.startswith("model.")]:
+    if others := [
+        path for path in dotted(parse_overrides(overrides)) if not path.startswith("model.")
+    ]:
         if (meant := full_name(others[0])) and meant.startswith("model."):
             raise UserError(f"--set {others[0]}: unknown; {did_you_mean(meant)}")
-        raise UserError(f"--set {others[0]}: nothing is trained here: only settings of model are read")
+        raise UserError(
+            f"--set {others[0]}: nothing is trained here: only settings of model are read"
+        )
 
 
 def cores() -> int:

@@ -1,4 +1,6 @@
-"""Opening the runs folder: for reading without making it, for a new study without leaving a trace of a refused one."""
+"""Opening the runs folder: for reading without making it, for a new study without leaving a trace
+of a refused one.
+"""
 
 import contextlib
 import sys
@@ -29,7 +31,10 @@ def named(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
     folder = find(store, study)
     same = sum(other.about.get("name") == study for other in studies(store))
     if folder.path.name != study and same > 1:
-        print(f"{same} studies are named {study}; this is the latest, {folder.path.name}", file=sys.stderr)
+        print(
+            f"{same} studies are named {study}; this is the latest, {folder.path.name}",
+            file=sys.stderr,
+        )
     return store, folder
 
 
@@ -37,8 +42,8 @@ def named(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
 def starting(runs: Path) -> Iterator[RunStore]:
     """The store for a command that is about to run something; it is made when it is missing.
 
-    A user's mistake that comes out later (a text that is too short, say) leaves nothing behind: a store that was made
-    here and holds nothing is removed again.
+    A user's mistake that comes out later (a text that is too short, say) leaves nothing behind: a
+    store that was made here and holds nothing is removed again.
     """
     missing = _missing(runs.absolute())
     store = RunStore(runs)
@@ -60,7 +65,9 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def _remove(store: RunStore, made: list[Path]) -> None:
-    """Take away the empty store; whatever another command has put there meanwhile stays, and the store with it."""
+    """Take away the empty store; whatever another command has put there meanwhile stays, and the
+    store with it.
+    """
     with contextlib.suppress(OSError):
         if [path.name for path in store.root.iterdir()] == [store.marker.name]:
             store.marker.unlink()

@@ -1,8 +1,9 @@
-"""What a step trains on and what a run is judged on. numpy only; no state, so nothing to save and nothing to leak.
+"""What a step trains on and what a run is judged on. numpy only; no state, so nothing to save and
+nothing to leak.
 
-Batch k is a pure function of (data seed, k, batch size, context): every arm reads the same text at the same step, and
-a resumed run reads on where it stopped. Micro-batches and ranks slice the rows of that batch.
-Shapes: B sequences, T tokens of context, W evaluation windows, N tokens of a part.
+Batch k is a pure function of (data seed, k, batch size, context): every arm reads the same text at
+the same step, and a resumed run reads on where it stopped. Micro-batches and ranks slice the rows
+of that batch. Shapes: B sequences, T tokens of context, W evaluation windows, N tokens of a part.
 """
 
 import hashlib
@@ -44,10 +45,14 @@ class EvalSet:
     curve_bytes: int
     """UTF-8 bytes of the targets in the curve windows."""
     unigram_loss: float
-    """Nats per target under the train part's add-one-smoothed token frequencies: what knowing no context gives."""
+    """Nats per target under the train part's add-one-smoothed token frequencies: what knowing no
+    context gives.
+    """
 
 
-def batch(prepared: Prepared, seed: int, k: int, batch_size: int, context: int) -> tuple[Ints, Ints]:
+def batch(
+    prepared: Prepared, seed: int, k: int, batch_size: int, context: int
+) -> tuple[Ints, Ints]:
     """Training batch k: inputs and targets, both int64 [B, T], at random places of the train part."""
     tokens = prepared.tokens("train")
     starts = offsets(len(tokens), seed, k, batch_size, context)
@@ -59,7 +64,8 @@ def offsets(length: int, seed: int, k: int, batch_size: int, context: int) -> In
     """Positions of the first input tokens of batch k in a part of `length` tokens, [B]."""
     name = f"andrea batch: seed {seed}, k {k}, shape {batch_size} x {context}"
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16])
-    # Raw words: numpy keeps the stream of a bit generator for ever, but not that of `Generator.integers`.
+    # Raw words: numpy keeps the stream of a bit generator for ever, but not that of
+    # `Generator.integers`.
     words = np.random.Philox(key=key).random_raw(batch_size)
     return (words % np.uint64(length - context)).astype(np.int64)
 
@@ -70,8 +76,8 @@ def windows(tokens: int, context: int) -> int:
 
 
 def evaluation(prepared: Prepared, cfg: DataConfig, context: int) -> EvalSet:
-    """The evaluated windows: whole ones, evenly spaced over the part, as many as `cfg.eval_tokens` allow (at least one;
-    all that fit where the part is shorter).
+    """The evaluated windows: whole ones, evenly spaced over the part, as many as `cfg.eval_tokens`
+    allow (at least one; all that fit where the part is shorter).
 
     Raises:
         UserError: the part is shorter than one window.
@@ -92,7 +98,9 @@ def evaluation(prepared: Prepared, cfg: DataConfig, context: int) -> EvalSet:
         starts=starts,
         document=np.searchsorted(firsts, positions[:, 1:], side="right") - 1,
         names=names,
-        digest=digest({"tokens": _hash(judged), "positions": _hash(positions), "part": cfg.eval_part}),
+        digest=digest(
+            {"tokens": _hash(judged), "positions": _hash(positions), "part": cfg.eval_part}
+        ),
         curve=curve,
         bytes=int(sizes.sum()),
         curve_bytes=int(sizes[curve].sum()),
@@ -142,13 +150,16 @@ def _require_length(prepared: Prepared, part: Part, needed: int, what: str) -> N
     length = int(prepared.meta["tokens"][part])
     if length < needed:
         raise UserError(
-            f"data.source {prepared.meta['source']}: the {part} part has {length} tokens, {what} needs {needed}; "
+            f"data.source {prepared.meta['source']}: the {part} part has {length} tokens, {what} "
+            f"needs {needed}; "
             "use a longer text, a smaller batch or context, or another data.split"
         )
 
 
 def _spaced_windows(length: int, wanted: int, context: int) -> Ints:
-    """First positions of windows of context + 1 tokens over the whole part; neighbours share at most one token."""
+    """First positions of windows of context + 1 tokens over the whole part; neighbours share at
+    most one token.
+    """
     room = length - 1 - context
     count = min(wanted, (length - 1) // context)
     return (np.arange(count, dtype=np.int64) * room) // max(1, count - 1)

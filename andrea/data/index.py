@@ -1,7 +1,9 @@
-"""Which source files were read before, and their digests then: a corpus that nobody touched is not read again.
+"""Which source files were read before, and their digests then: a corpus that nobody touched is not
+read again.
 
-A file counts as untouched while its size and its times of modification and of change are those under which its digest
-was taken (the latter cannot be set back, as `cp -p` and `touch` do with the former). Losing the index costs a reading.
+A file counts as untouched while its size and its times of modification and of change are those
+under which its digest was taken (the latter cannot be set back, as `cp -p` and `touch` do with the
+former). Losing the index costs a reading.
 """
 
 import contextlib
@@ -12,7 +14,9 @@ from typing import Any
 from andrea.store.files import read_mapping, write_json
 
 SETTLED_NS = 2_000_000_000
-"""Clocks of file systems tick coarsely: a file changed less than this before it was read is not noted."""
+"""Clocks of file systems tick coarsely: a file changed less than this before it was read is not
+noted.
+"""
 
 
 class Index:

@@ -34,15 +34,18 @@ def _bytes() -> dict[str, Any]:
     """BPE without merges: every byte is the token of its value."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: byte for byte, symbol in enumerate(_symbols())}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={symbol: byte for byte, symbol in enumerate(_symbols())}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return _described(tokenizer)
 
 
 def _symbols() -> list[str]:
-    """The character by which the byte-level alphabet writes each byte: itself where it is visible, else one of those
-    from U+0100 on, in order (GPT-2)."""
+    """The character by which the byte-level alphabet writes each byte: itself where it is visible,
+    else one of those from U+0100 on, in order (GPT-2).
+    """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return [chr(byte if byte in visible else 0x100 + hidden.index(byte)) for byte in range(256)]
@@ -52,7 +55,9 @@ def _characters(characters: str) -> dict[str, Any]:
     """A table of single characters; one that is not in it is refused."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}))
+    tokenizer = Tokenizer(
+        models.WordLevel({character: i for i, character in enumerate(characters)})
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return _described(tokenizer)

@@ -1,7 +1,8 @@
 """Text into tokens, once: `prepare` fills `<root>/data/<fingerprint>/` or finds it filled.
 
-Documents are encoded one after the other and appended, so memory follows the longest document, not the corpus. The
-folder appears by one rename under a lock: two commands at once prepare it once, and a kill leaves nothing half done.
+Documents are encoded one after the other and appended, so memory follows the longest document, not
+the corpus. The folder appears by one rename under a lock: two commands at once prepare it once, and
+a kill leaves nothing half done.
 """
 
 import contextlib
@@ -29,7 +30,8 @@ Check = Callable[[Prepared], object]
 
 
 def fingerprint(cfg: DataConfig, root: Path | None = None) -> str:
-    """Hex digest of what determines the tokens: bytes and names of the documents, split, tokenizer and its version.
+    """Hex digest of what determines the tokens: bytes and names of the documents, split, tokenizer
+    and its version.
 
     Args:
         root: folder of a run store, which may know the files from an earlier reading.
@@ -40,14 +42,17 @@ def fingerprint(cfg: DataConfig, root: Path | None = None) -> str:
     return _fingerprint(cfg, scan(cfg.source, Index(root)))
 
 
-def prepare(cfg: DataConfig, root: Path, progress: Progress | None = None, check: Check | None = None) -> Prepared:
-    """Tokenize a corpus, or find it tokenized. A damaged folder is made anew. What is untouched since it was last read
-    (sources) or written (tokens) is not read again.
+def prepare(
+    cfg: DataConfig, root: Path, progress: Progress | None = None, check: Check | None = None
+) -> Prepared:
+    """Tokenize a corpus, or find it tokenized. A damaged folder is made anew. What is untouched
+    since it was last read (sources) or written (tokens) is not read again.
 
     Args:
         root: folder of the run store.
         progress: called now and then with what is being done and the share that is done.
-        check: is shown the tokens before they get their place; a text that it refuses leaves nothing behind.
+        check: is shown the tokens before they get their place; a text that it refuses leaves
+            nothing behind.
 
     Raises:
         UserError: the source is missing, empty, not UTF-8, or too small for its split or tokenizer.
@@ -66,7 +71,9 @@ def prepare(cfg: DataConfig, root: Path, progress: Progress | None = None, check
         except BrokenPipeError:
             raise  # nobody reads what `progress` says any more
         except OSError as error:
-            raise StudyError(f"cannot write the prepared data to {folder}: {error.strerror or error}") from error
+            raise StudyError(
+                f"cannot write the prepared data to {folder}: {error.strerror or error}"
+            ) from error
     prepared = Prepared(folder, meta)
     check(prepared)
     index.save()
@@ -112,13 +119,17 @@ def _fill(
         return meta
 
 
-def _build(fresh: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: Progress) -> dict[str, Any]:
+def _build(
+    fresh: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: Progress
+) -> dict[str, Any]:
     tokenizer = _tokenizer(cfg.tokenizer, parts, progress)
     dtype = np.dtype("<u4" if tokenizer.vocab_size > 65_535 else "<u2")
     unigram = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     counts: dict[str, dict[str, int]] = {}
     for part in PARTS:
-        counts[part], seen = _write_part(fresh, part, tokenizer, dtype, _watched(parts, part, progress))
+        counts[part], seen = _write_part(
+            fresh, part, tokenizer, dtype, _watched(parts, part, progress)
+        )
         if part == "train":
             unigram = seen
     write_json(fresh / "tokenizer.json", tokenizer.describe())
@@ -150,12 +161,16 @@ def _tokenizer(name: str, parts: Split, progress: Progress) -> tokenizers.Tokeni
         # Of all parts: a character that only the held-out text has must have a token too.
         whole = PARTS[:1] if parts.single else PARTS
         documents = (document for part in whole for document in parts.parts[part])
-        return tokenizers.CharTokenizer(frozenset().union(*(set(document.read()) for document in documents)))
+        return tokenizers.CharTokenizer(
+            frozenset().union(*(set(document.read()) for document in documents))
+        )
     texts = (text for _, text in _watched(parts, "train", progress, doing="reading"))
     return tokenizers.train_bpe(texts, int(name.removeprefix("bpe-")))
 
 
-def _watched(parts: Split, part: Part, progress: Progress, doing: str = "encoding") -> Iterator[tuple[str, str]]:
+def _watched(
+    parts: Split, part: Part, progress: Progress, doing: str = "encoding"
+) -> Iterator[tuple[str, str]]:
     total = sum(document.size for document in parts.parts[part])
     done = 0
     for document, (name, text) in zip(parts.parts[part], parts.texts(part), strict=True):
@@ -166,9 +181,15 @@ def _watched(parts: Split, part: Part, progress: Progress, doing: str = "encodin
 
 
 def _write_part(
-    fresh: Path, part: Part, tokenizer: tokenizers.Tokenizer, dtype: np.dtype[Any], texts: Iterable[tuple[str, str]]
+    fresh: Path,
+    part: Part,
+    tokenizer: tokenizers.Tokenizer,
+    dtype: np.dtype[Any],
+    texts: Iterable[tuple[str, str]],
 ) -> tuple[dict[str, int], Any]:
-    """Append the tokens of a part's documents to its file; returns its counts and how often each token occurs."""
+    """Append the tokens of a part's documents to its file; returns its counts and how often each
+    token occurs.
+    """
     names: list[str] = []
     starts: list[int] = []
     counts = {"documents": 0, "bytes": 0, "characters": 0, "tokens": 0}

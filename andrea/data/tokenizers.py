@@ -1,4 +1,6 @@
-"""Text to tokens and back: bytes, characters, byte-level BPE. Every one of them restores the text exactly."""
+"""Text to tokens and back: bytes, characters, byte-level BPE. Every one of them restores the text
+exactly.
+"""
 
 import contextlib
 import importlib.metadata
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 END = "<|endoftext|>"
 """Put after every document by the BPE tokenizer; it stands for no byte of the text."""
 PIECE = 1 << 17
-"""Characters that are encoded at a time, so that memory does not follow the length of a document."""
+"""Characters that are encoded at a time, so that memory does not follow the length of a document.
+"""
 
 Ids = npt.NDArray[np.int64]
 
@@ -34,7 +37,9 @@ class Tokenizer(Protocol):
         """Tokens of a text, without the end token."""
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        """The text of tokens; bytes that are not UTF-8 (a window may cut a character) become U+FFFD."""
+        """The text of tokens; bytes that are not UTF-8 (a window may cut a character) become
+        U+FFFD.
+        """
 
     def token_bytes(self) -> Ids:
         """UTF-8 bytes of text that each token stands for, [V]."""
@@ -77,7 +82,10 @@ class CharTokenizer:
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1).astype(np.int64)
         unknown = np.flatnonzero(self._points[ids] != points)
         if unknown.size:
-            raise UserError(f"character {text[unknown[0]]!r} does not occur in the corpus of this char tokenizer")
+            raise UserError(
+                f"character {text[unknown[0]]!r} does not occur in the corpus of this char "
+                "tokenizer"
+            )
         return ids
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
@@ -95,7 +103,8 @@ class BpeTokenizer:
 
     def __init__(self, inner: "tokenizers.Tokenizer") -> None:
         self._inner = inner
-        # A text that contains the literal `<|endoftext|>` keeps it as text: only documents end with the token.
+        # A text that contains the literal `<|endoftext|>` keeps it as text: only documents end with
+        # the token.
         self._inner.encode_special_tokens = True
         self.vocab_size = inner.get_vocab_size()
         self.end: int | None = inner.token_to_id(END)
@@ -136,11 +145,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BpeTokenizer:
         show_progress=False,
     )
     with _serial():
-        inner.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer=trainer)
+        inner.train_from_iterator(
+            (piece for text in texts for piece in pieces(text)), trainer=trainer
+        )
     reached = inner.get_vocab_size()
     if reached != vocab_size:
         raise UserError(
-            f"data.tokenizer bpe-{vocab_size}: the train part is too small, it yields only {reached} tokens; "
+            f"data.tokenizer bpe-{vocab_size}: the train part is too small, it yields only "
+            f"{reached} tokens; "
             f"use bpe-{reached} or fewer, or a longer text"
         )
     return BpeTokenizer(inner)
@@ -162,19 +174,28 @@ def load(description: dict[str, Any]) -> Tokenizer:
 
         return BpeTokenizer(Tokenizer.from_str(json.dumps(description["tokenizer"])))
     except Exception as error:  # the library raises nothing more special
-        raise StudyError(f"the description of the tokenizer is damaged ({reason(error)})") from error
+        raise StudyError(
+            f"the description of the tokenizer is damaged ({reason(error)})"
+        ) from error
 
 
 def version(name: str) -> str:
-    """What determines the tokens besides the text: our own code's version and, for BPE, the library's."""
-    return f"1, tokenizers {importlib.metadata.version('tokenizers')}" if name.startswith("bpe-") else "1"
+    """What determines the tokens besides the text: our own code's version and, for BPE, the
+    library's.
+    """
+    return (
+        f"1, tokenizers {importlib.metadata.version('tokenizers')}"
+        if name.startswith("bpe-")
+        else "1"
+    )
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """Cut a text where no BPE token can cross: between a visible character and the white space after it.
+    """Cut a text where no BPE token can cross: between a visible character and the white space
+    after it.
 
-    GPT-2's pattern lets a token begin with a space but never contain one after something else, so the tokens of the
-    pieces are the tokens of the whole.
+    GPT-2's pattern lets a token begin with a space but never contain one after something else, so
+    the tokens of the pieces are the tokens of the whole.
     """
     start = 0
     while start < len(text):
@@ -193,7 +214,9 @@ def _cut(text: str, wanted: int) -> int:
 
 @contextlib.contextmanager
 def _serial() -> Iterator[None]:
-    """One thread in the tokenizers library: its own threads would break a later fork and take other runs' cores."""
+    """One thread in the tokenizers library: its own threads would break a later fork and take other
+    runs' cores.
+    """
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

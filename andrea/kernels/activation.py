@@ -1,6 +1,8 @@
-"""Activations with their biases as ops: `f(a + bias)`, and gated `f(gate + gate_bias) * (up + up_bias)`.
+"""Activations with their biases as ops: `f(a + bias)`, and gated `f(gate + gate_bias) * (up +
+up_bias)`.
 
-Shapes: N rows (any leading axes), M columns; biases [M], or [R, M] for R replicas that have N / R rows each, one after
+Shapes: N rows (any leading axes), M columns; biases [M], or [R, M] for R replicas that have N / R
+    rows each, one after
 the other. The backward pass computes f again, so that only what came in is kept.
 """
 
@@ -55,7 +57,9 @@ def _operand(name: str, x: Tensor, bias: Optional, bias_name: str, replicas: int
     }
 
 
-def _operands(matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], replicas: int) -> dict[str, Any]:
+def _operands(
+    matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], replicas: int
+) -> dict[str, Any]:
     if len(matrices) == 1:
         return _operand("a", matrices[0], biases[0], "bias", replicas)
     gate = _operand("g", matrices[0], biases[0], "gate_bias", replicas)
@@ -69,14 +73,22 @@ def _forward(matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], functio
     out, shape = x.new_empty(x.shape), _shape(x, biases)
     if x.numel():
         plan = source.activation_forward(
-            function, len(matrices) == 2, source.suffix(str(x.dtype)), limits=limits(x.device), **shape
+            function,
+            len(matrices) == 2,
+            source.suffix(str(x.dtype)),
+            limits=limits(x.device),
+            **shape,
         )
         run(x.device, plan, out=out, **_operands(matrices, biases, shape["replicas"]), **shape)
     return out
 
 
 def _backward(
-    dy: Tensor, matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], function: str, learned: bool
+    dy: Tensor,
+    matrices: tuple[Tensor, ...],
+    biases: tuple[Optional, ...],
+    function: str,
+    learned: bool,
 ) -> tuple[Tensor, ...]:
     """Gradients of the matrices and, where learned, of the biases (without a bias: empty)."""
     x, gated = matrices[0], len(matrices) == 2
@@ -85,9 +97,15 @@ def _backward(
     sizes = [bias.shape if bias is not None and learned else (0,) for bias in biases]
     if x.numel() == 0:
         return (*results, *(x.new_zeros(size, dtype=real) for size in sizes))
-    plan = source.activation_backward(function, gated, source.suffix(str(x.dtype)), limits=limits(x.device), **shape)
+    plan = source.activation_backward(
+        function, gated, source.suffix(str(x.dtype)), limits=limits(x.device), **shape
+    )
     upper, parts = rows_of(dy), plan.extra["parts"]
-    partial = x.new_empty(len(matrices), shape["replicas"], parts, x.shape[-1], dtype=real) if learned else None
+    partial = (
+        x.new_empty(len(matrices), shape["replicas"], parts, x.shape[-1], dtype=real)
+        if learned
+        else None
+    )
     names = ("dg", "du") if gated else ("da",)
     run(
         x.device,
@@ -120,7 +138,9 @@ def _plain_vmap(info: Any, axes: Any, a: Tensor, bias: Optional, function: str) 
     return torch.ops.andrea.activation(stacked(a, axes[0], info.batch_size), bias, function), 0
 
 
-def _plain_backward(dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool) -> tuple[Tensor, Tensor]:
+def _plain_backward(
+    dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool
+) -> tuple[Tensor, Tensor]:
     da, dbias = _backward(dy, (a,), (bias,), function, learned and bias is not None)
     return da, dbias
 
@@ -130,7 +150,9 @@ def _empties(x: Tensor, biases: tuple[Optional, ...], learned: bool) -> tuple[Te
     return tuple(x.new_empty(size, dtype=real_of(x.dtype)) for size in sizes)
 
 
-def _plain_backward_fake(dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool) -> tuple[Tensor, Tensor]:
+def _plain_backward_fake(
+    dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool
+) -> tuple[Tensor, Tensor]:
     return a.new_empty(a.shape), *_empties(a, (bias,), learned)  # type: ignore[return-value]
 
 
@@ -145,16 +167,26 @@ def _plain_backward_vmap(
     return found, (0, 0 if learned and bias is not None else None)
 
 
-def _gated(gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str) -> Tensor:
+def _gated(
+    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
+) -> Tensor:
     return _forward((gate, up), (gate_bias, up_bias), function)
 
 
-def _gated_fake(gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str) -> Tensor:
+def _gated_fake(
+    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
+) -> Tensor:
     return gate.new_empty(gate.shape)
 
 
 def _gated_vmap(
-    info: Any, axes: Any, gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
+    info: Any,
+    axes: Any,
+    gate: Tensor,
+    up: Tensor,
+    gate_bias: Optional,
+    up_bias: Optional,
+    function: str,
 ) -> Any:
     gate, up = stacked(gate, axes[0], info.batch_size), stacked(up, axes[1], info.batch_size)
     gate_bias, up_bias = replicated((gate_bias, up_bias), axes[2:4], info.batch_size)
@@ -162,15 +194,29 @@ def _gated_vmap(
 
 
 def _gated_backward(
-    dy: Tensor, gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str, learned: bool
+    dy: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    gate_bias: Optional,
+    up_bias: Optional,
+    function: str,
+    learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     biased = gate_bias is not None or up_bias is not None
-    dgate, dup, dgate_bias, dup_bias = _backward(dy, (gate, up), (gate_bias, up_bias), function, learned and biased)
+    dgate, dup, dgate_bias, dup_bias = _backward(
+        dy, (gate, up), (gate_bias, up_bias), function, learned and biased
+    )
     return dgate, dup, dgate_bias, dup_bias
 
 
 def _gated_backward_fake(
-    dy: Tensor, gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str, learned: bool
+    dy: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    gate_bias: Optional,
+    up_bias: Optional,
+    function: str,
+    learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dgate_bias, dup_bias = _empties(gate, (gate_bias, up_bias), learned)
     return gate.new_empty(gate.shape), up.new_empty(up.shape), dgate_bias, dup_bias
@@ -188,28 +234,35 @@ def _gated_backward_vmap(
     learned: bool,
 ) -> Any:
     size = info.batch_size
-    dy, gate, up = (stacked(x, axis, size) for x, axis in zip((dy, gate, up), axes[:3], strict=True))
+    dy, gate, up = (
+        stacked(x, axis, size) for x, axis in zip((dy, gate, up), axes[:3], strict=True)
+    )
     own = stacked_weights((gate_bias, up_bias), axes[3:5], size)
     found = torch.ops.andrea.gated_activation_backward(dy, gate, up, *own, function, learned)
     return found, (0, 0, *(0 if learned and bias is not None else None for bias in own))
 
 
 _PLAIN_BACKWARD = define(
-    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> (Tensor, Tensor)",
+    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
+    "(Tensor, Tensor)",
     _plain_backward,
     _plain_backward_fake,
     _plain_backward_vmap,
 )
 _GATED_BACKWARD = define(
-    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function,"
+    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
+    "up_bias, str function,"
     " bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
     _gated_backward,
     _gated_backward_fake,
     _gated_backward_vmap,
 )
-_PLAIN = define("activation(Tensor a, Tensor? bias, str function) -> Tensor", _plain, _plain_fake, _plain_vmap)
+_PLAIN = define(
+    "activation(Tensor a, Tensor? bias, str function) -> Tensor", _plain, _plain_fake, _plain_vmap
+)
 _GATED = define(
-    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> Tensor",
+    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
+    "Tensor",
     _gated,
     _gated_fake,
     _gated_vmap,
@@ -252,9 +305,13 @@ def activation(a: Tensor, bias: Optional, function: str) -> Tensor:
     return y
 
 
-def gated_activation(gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str) -> Tensor:
+def gated_activation(
+    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
+) -> Tensor:
     """`f(gate + gate_bias) * (up + up_bias)` over [..., M]; f is one of `source.GATED`."""
-    y: Tensor = torch.ops.andrea.gated_activation(gate, up, _real(gate_bias, gate), _real(up_bias, gate), function)
+    y: Tensor = torch.ops.andrea.gated_activation(
+        gate, up, _real(gate_bias, gate), _real(up_bias, gate), function
+    )
     return y
 
 

@@ -1,7 +1,7 @@
 """AdamW over all parameters in three launches: gradient norm, the numbers of this step, the update.
 
-Clipping is part of the update, so gradients are read twice and never written; nothing waits for the device. Stacked
-replicas (parameters [R, ...]) have their own rates, norms and clipping.
+Clipping is part of the update, so gradients are read twice and never written; nothing waits for the
+device. Stacked replicas (parameters [R, ...]) have their own rates, norms and clipping.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,15 +44,17 @@ class AdamW(torch.optim.Optimizer):
     """As `torch.optim.AdamW(fused=True)` after `clip_grad_norm_`.
 
     Args:
-        params: contiguous parameters or groups of them. A group's `lr` is its `lr_scale` (1 by default) times the
-            common rate; its `weight_decay` is its own. Both are numbers, or R numbers for R replicas.
+        params: contiguous parameters or groups of them. A group's `lr` is its `lr_scale` (1 by
+            default) times the common rate; its `weight_decay` is its own. Both are numbers, or R
+            numbers for R replicas.
         betas, eps: of all groups; each is a number, or R numbers.
-        clip: largest global norm of the gradients of each replica, a number or R numbers; 0 clips nothing.
+        clip: largest global norm of the gradients of each replica, a number or R numbers; 0 clips
+            nothing.
         replicas: R; every parameter's first axis, if there are more than one.
 
     Raises:
-        ValueError: a parameter does not fit, or (at a step) a group asks for betas of its own, or for rates or decays
-            that are not a multiple of another group's.
+        ValueError: a parameter does not fit, or (at a step) a group asks for betas of its own, or
+            for rates or decays that are not a multiple of another group's.
     """
 
     def __init__(
@@ -66,11 +68,17 @@ class AdamW(torch.optim.Optimizer):
         clip: Numbers = 0.0,
         replicas: int = 1,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
         self.clip, self.replicas = clip, replicas
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            if not parameter.is_contiguous() or (replicas > 1 and parameter.shape[:1] != (replicas,)):
-                raise ValueError(f"parameters must be contiguous [{replicas}, ...], not {list(parameter.shape)}")
+            if not parameter.is_contiguous() or (
+                replicas > 1 and parameter.shape[:1] != (replicas,)
+            ):
+                raise ValueError(
+                    f"parameters must be contiguous [{replicas}, ...], not {list(parameter.shape)}"
+                )
             source.suffix(str(parameter.dtype))
         device = self.param_groups[0]["params"][0].device
         real = real_of(self.param_groups[0]["params"][0].dtype)
@@ -88,13 +96,20 @@ class AdamW(torch.optim.Optimizer):
 
     @property
     def norm(self) -> Tensor:
-        """Global norm of the gradients before clipping at the last step, on the device: [R], for one replica []."""
+        """Global norm of the gradients before clipping at the last step, on the device: [R], for
+        one replica [].
+        """
         return self._norms if self.replicas > 1 else self._norms[0]
 
     def load(self) -> None:
         """Compile what a step needs before the first one."""
-        kinds = {source.suffix(str(p.dtype)) for group in self.param_groups for p in group["params"]}
-        load(self._device, sorted(f"adamw_{kind}" for kind in {*kinds, source.suffix(str(self._real))}))
+        kinds = {
+            source.suffix(str(p.dtype)) for group in self.param_groups for p in group["params"]
+        }
+        load(
+            self._device,
+            sorted(f"adamw_{kind}" for kind in {*kinds, source.suffix(str(self._real))}),
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -115,7 +130,9 @@ class AdamW(torch.optim.Optimizer):
         for one in self._layout:
             self._set_table(one)
             if self._capturing():
-                self._captured.append((one.numels, one.scales, one.chunks, one.table, self._partial))
+                self._captured.append(
+                    (one.numels, one.scales, one.chunks, one.table, self._partial)
+                )
             run(
                 self._device,
                 source.gradient_norm(one.kind, len(one.chunks), self.replicas),
@@ -166,7 +183,9 @@ class AdamW(torch.optim.Optimizer):
             state["step"] = self._step_of_state
         # The base class has cast the moments to the type of their parameter.
         saved = (key for group in state_dict["param_groups"] for key in group["params"])
-        for key, parameter in zip(saved, (p for group in self.param_groups for p in group["params"]), strict=True):
+        for key, parameter in zip(
+            saved, (p for group in self.param_groups for p in group["params"]), strict=True
+        ):
             for name in MOMENTS:
                 if name in state_dict["state"].get(key, {}):
                     moment = state_dict["state"][key][name]
@@ -178,7 +197,9 @@ class AdamW(torch.optim.Optimizer):
         return self._steps if self.replicas > 1 else self._steps[0]
 
     def _lay_out(self) -> None:
-        """Tables of the parameters that have a gradient, made anew when it is others or their shares of the rate."""
+        """Tables of the parameters that have a gradient, made anew when it is others or their
+        shares of the rate.
+        """
         rows: list[tuple[Tensor, float, float]] = []
         for group, decays in zip(self.param_groups, self._decays()[1], strict=True):
             mine = [p for p in group["params"] if p.grad is not None and p.numel()]
@@ -186,7 +207,9 @@ class AdamW(torch.optim.Optimizer):
         wanted = tuple((id(p), *rest) for p, *rest in rows)
         if wanted == self._laid_out_for:
             return
-        self._not_in_capture("which parameters have gradients, or their shares of rate and decay, changed")
+        self._not_in_capture(
+            "which parameters have gradients, or their shares of rate and decay, changed"
+        )
         self._layout, offset = [], 0
         for kind in sorted({source.suffix(str(p.dtype)) for p, *_ in rows}):
             mine = [row for row in rows if source.suffix(str(row[0].dtype)) == kind]
@@ -207,7 +230,9 @@ class AdamW(torch.optim.Optimizer):
         self._laid_out_for = wanted
 
     def _set_table(self, one: _Tensors) -> None:
-        """Addresses of parameters, gradients and moments; copied to the device when one has changed."""
+        """Addresses of parameters, gradients and moments; copied to the device when one has
+        changed.
+        """
         held: list[tuple[Tensor, ...]] = []
         for parameter in one.parameters:
             state = self.state[parameter]
@@ -215,22 +240,33 @@ class AdamW(torch.optim.Optimizer):
                 self._not_in_capture("a parameter has no state yet")
                 state["step"] = self._step_of_state
                 for name in MOMENTS:
-                    state[name] = torch.zeros(parameter.shape, dtype=self._real, device=self._device)
+                    state[name] = torch.zeros(
+                        parameter.shape, dtype=self._real, device=self._device
+                    )
             for name in MOMENTS:
                 moment = state[name]
-                fits = moment.shape == parameter.shape and moment.dtype == self._real and moment.is_contiguous()
+                fits = (
+                    moment.shape == parameter.shape
+                    and moment.dtype == self._real
+                    and moment.is_contiguous()
+                )
                 if not fits or moment.device != parameter.device:
                     raise ValueError(
-                        f"{name} must be contiguous {list(parameter.shape)} of {self._real} on {parameter.device}, "
+                        f"{name} must be contiguous {list(parameter.shape)} of {self._real} on "
+                        f"{parameter.device}, "
                         f"not {list(moment.shape)} of {moment.dtype} on {moment.device}"
                     )
             assert parameter.grad is not None
             if not parameter.grad.is_contiguous():
                 parameter.grad = parameter.grad.contiguous()
             if parameter.grad.dtype != parameter.dtype:
-                raise ValueError(f"a gradient of {parameter.grad.dtype} for a parameter of {parameter.dtype}")
+                raise ValueError(
+                    f"a gradient of {parameter.grad.dtype} for a parameter of {parameter.dtype}"
+                )
             held.append((parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]))
-        addresses = tuple(tuple(tensor.data_ptr() for tensor in column) for column in zip(*held, strict=True))
+        addresses = tuple(
+            tuple(tensor.data_ptr() for tensor in column) for column in zip(*held, strict=True)
+        )
         if addresses != one.addresses:
             one.table = self._upload(addresses, torch.int64)
             # Only a replay fills a table of a capture.
@@ -239,8 +275,8 @@ class AdamW(torch.optim.Optimizer):
     def refresh(self) -> None:
         """Copy rates, decays, betas, eps and clip to the device if they changed.
 
-        `step` does so itself, but the replay of a captured step does not: call this before a replay. Shares
-        (`lr_scale`, a group's decay over another's) are fixed by the capture.
+        `step` does so itself, but the replay of a captured step does not: call this before a
+        replay. Shares (`lr_scale`, a group's decay over another's) are fixed by the capture.
 
         Raises:
             ValueError: groups that one table cannot serve.
@@ -251,15 +287,22 @@ class AdamW(torch.optim.Optimizer):
         for group in self.param_groups:
             if not all(map(np.array_equal, common, (*group["betas"], group["eps"]))):
                 raise ValueError("all groups must have the same betas and eps")
-        rates = [np.asarray(group["lr"], np.float64) / group.get("lr_scale", 1.0) for group in self.param_groups]
+        rates = [
+            np.asarray(group["lr"], np.float64) / group.get("lr_scale", 1.0)
+            for group in self.param_groups
+        ]
         if any(not np.allclose(rate, rates[0], rtol=1e-12, atol=0) for rate in rates):
             raise ValueError("groups with rates of their own need an lr_scale")
         decay, shares = self._decays()
         for group, share in zip(self.param_groups, shares, strict=True):
-            if not np.allclose(np.asarray(group["weight_decay"], np.float64), share * decay, rtol=1e-12, atol=0):
+            if not np.allclose(
+                np.asarray(group["weight_decay"], np.float64), share * decay, rtol=1e-12, atol=0
+            ):
                 raise ValueError("weight decays per replica must be proportional between groups")
         values = (rates[0], decay, *common, self.clip)
-        table = np.stack([np.broadcast_to(np.asarray(v, np.float64), (self.replicas,)) for v in values], axis=1)
+        table = np.stack(
+            [np.broadcast_to(np.asarray(v, np.float64), (self.replicas,)) for v in values], axis=1
+        )
         if table.tobytes() != self._hyper_there:
             self._not_in_capture("rates, decays, betas, eps or clip changed")
             self._hyper.copy_(self._pinned(torch.from_numpy(table)), non_blocking=True)

@@ -1,8 +1,9 @@
-"""Let a built model use the kernels wherever one replaces a whole fused region; the rest stays plain torch.
+"""Let a built model use the kernels wherever one replaces a whole fused region; the rest stays
+plain torch.
 
-`use` gives the modules it knows another class, which differs in `forward` alone: parameters, their names, state dicts,
-copies, `functional_call` and `vmap` stay as they were. A user's own variant is another class and is left alone. The
-model's room knows nothing of this.
+`use` gives the modules it knows another class, which differs in `forward` alone: parameters, their
+names, state dicts, copies, `functional_call` and `vmap` stay as they were. A user's own variant is
+another class and is left alone. The model's room knows nothing of this.
 
 Shapes: B sequences, T positions, C = d_model, M = mlp_dim, V = vocab_size.
 """
@@ -36,10 +37,14 @@ def use(model: nn.Module) -> dict[str, int]:
     if not isinstance(model, KernelGPT):
         return {}
     found["loss"] = 1
-    found["norm"] += _take(model, "embedding_norm") + _take(model, "final_norm", read_by_matrices=True)
+    found["norm"] += _take(model, "embedding_norm") + _take(
+        model, "final_norm", read_by_matrices=True
+    )
     for block in model.blocks:
         inside = type(block) in (PreNormBlock, ParallelBlock, SandwichBlock)
-        found["norm"] += sum(_take(block, name, read_by_matrices=inside) for name in ("norm1", "norm2"))
+        found["norm"] += sum(
+            _take(block, name, read_by_matrices=inside) for name in ("norm1", "norm2")
+        )
         found["norm"] += sum(_take(block, name) for name in ("after1", "after2"))
         found["activation"] += _take_mlp(getattr(block, "mlp", None))
     if model.joins_fused():
@@ -91,7 +96,10 @@ class KernelRMSNorm(Norm, nn.RMSNorm):
     kind = "rms"
 
 
-NORMS: dict[type[nn.Module], type[Norm]] = {nn.LayerNorm: KernelLayerNorm, nn.RMSNorm: KernelRMSNorm}
+NORMS: dict[type[nn.Module], type[Norm]] = {
+    nn.LayerNorm: KernelLayerNorm,
+    nn.RMSNorm: KernelRMSNorm,
+}
 
 
 class KernelMLP(MLP):
@@ -108,7 +116,9 @@ class KernelGatedMLP(GatedMLP):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         gate_BTM, up_BTM = F.linear(x_BTC, self.gate.weight), F.linear(x_BTC, self.up.weight)
-        h_BTM = gated_activation(gate_BTM, up_BTM, self.gate.bias, self.up.bias, _function(self.activation))
+        h_BTM = gated_activation(
+            gate_BTM, up_BTM, self.gate.bias, self.up.bias, _function(self.activation)
+        )
         y_BTC: Tensor = self.down(h_BTM)
         return y_BTC
 
@@ -117,7 +127,9 @@ MLPS: dict[type[nn.Module], type[MLP]] = {MLP: KernelMLP, GatedMLP: KernelGatedM
 
 
 class KernelGPT(GPT):
-    """Loss without logits that outlive it; in a plain pre-norm stack the residual adds belong to the norms."""
+    """Loss without logits that outlive it; in a plain pre-norm stack the residual adds belong to
+    the norms.
+    """
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None or type(self.head) is not nn.Linear:
@@ -156,7 +168,9 @@ class KernelGPT(GPT):
         return last(x_BTC + branch)  # type: ignore[no-any-return]
 
     def joins_fused(self) -> bool:
-        """Whether every block is pre-norm, adds its branches as they are, and nobody listens to what is passed by."""
+        """Whether every block is pre-norm, adds its branches as they are, and nobody listens to
+        what is passed by.
+        """
         return not _heard(self.final_norm) and all(_joins(block) for block in self.blocks)
 
 
@@ -168,14 +182,19 @@ def _joins(block: Any) -> bool:
         and isinstance(block.norm1, Norm)
         and isinstance(block.norm2, Norm)
         and block.dropout.p == 0
-        and not any(map(_heard, (block, block.norm1, block.norm2, block.join1, block.join2, block.dropout)))
+        and not any(
+            map(_heard, (block, block.norm1, block.norm2, block.join1, block.join2, block.dropout))
+        )
     )
 
 
 def _heard(module: nn.Module) -> bool:
     """Whether a hook waits for a call of this module."""
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     )
 
 

@@ -1,6 +1,7 @@
 """Who runs a kernel: one backend for each device, the same launch for all of them.
 
-The ops know nothing of CUDA: they name a kernel, a launch shape and arguments. `CudaBackend` gives them to the driver;
+The ops know nothing of CUDA: they name a kernel, a launch shape and arguments. `CudaBackend` gives
+    them to the driver;
 the tests' backend gives them to the same text compiled for the CPU.
 """
 
@@ -28,8 +29,8 @@ class Backend(Protocol):
             grid: blocks, in x alone.
             block: threads of a block.
             shared: bytes of dynamic shared memory.
-            args: as `source.pack` orders and types them: a tensor is the address of its first element, None a null
-                pointer.
+            args: as `source.pack` orders and types them: a tensor is the address of its first
+                element, None a null pointer.
         """
 
 
@@ -37,7 +38,8 @@ _installed: dict[str, Backend] = {}
 
 
 def install(device: str, backend: Backend | None) -> Backend | None:
-    """Let a backend serve a device (`cuda:1`) or all devices of a type (`cpu`) from now on, None: nobody.
+    """Let a backend serve a device (`cuda:1`) or all devices of a type (`cpu`) from now on, None:
+    nobody.
 
     Returns:
         Who did before.
@@ -61,7 +63,9 @@ def serving(device: torch.device) -> Backend:
         raise UserError(f"{lacking}; set train.kernels=torch")
     from andrea.kernels.cuda import CudaBackend
 
-    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    device = torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )
     return _installed.setdefault(str(device), CudaBackend(device))
 
 
@@ -92,11 +96,14 @@ def run(device: torch.device, plan: source.Launch, **values: Any) -> None:
     """Run a planned kernel on a device; an empty grid runs nothing.
 
     Args:
-        values: the kernel's arguments that the plan does not hold, by name; a pointer that is left out is null.
+        values: the kernel's arguments that the plan does not hold, by name; a pointer that is left
+            out is null.
 
     Raises:
         UserError: nobody runs kernels there.
         ValueError: the arguments are not the kernel's.
     """
     if plan.grid:
-        serving(device).launch(plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values))
+        serving(device).launch(
+            plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values)
+        )

@@ -1,7 +1,9 @@
-"""How fast the kernels are: bytes that must move, over time, against what a copy reaches on this device.
+"""How fast the kernels are: bytes that must move, over time, against what a copy reaches on this
+device.
 
-Every op is timed forward and with its backward, beside plain torch, `torch.compile` and Liger where it is installed. A
-number is the median of several, taken in turns, so that a clock that changes changes all alike.
+Every op is timed forward and with its backward, beside plain torch, `torch.compile` and Liger where
+it is installed. A number is the median of several, taken in turns, so that a clock that changes
+changes all alike.
 """
 
 import importlib.util
@@ -56,11 +58,22 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
-        ways = {way: {"ms": ms, "gbps": self.gbps(way), "share": self.share(way)} for way, ms in self.ms.items()}
-        return {"op": self.op, "dtype": self.dtype, "shape": list(self.shape), "bytes": self.bytes, "ways": ways}
+        ways = {
+            way: {"ms": ms, "gbps": self.gbps(way), "share": self.share(way)}
+            for way, ms in self.ms.items()
+        }
+        return {
+            "op": self.op,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "bytes": self.bytes,
+            "ways": ways,
+        }
 
 
-def milliseconds(ways: dict[str, Step], device: torch.device, repeats: int = 20) -> dict[str, float]:
+def milliseconds(
+    ways: dict[str, Step], device: torch.device, repeats: int = 20
+) -> dict[str, float]:
     """Median time of each way, taken in turns after a warm-up; by the device's own clock."""
     for step in ways.values():
         for _ in range(3):
@@ -84,15 +97,20 @@ def copy_gbps(device: torch.device, size: int = COPY_BYTES) -> float:
     return 2 * size / ms / 1e6
 
 
-def bench(device: torch.device, tokens: int = 16384, width: int = 768, vocabulary: int = 50257) -> Iterator[Result]:
-    """Time every op at the sizes of a model: `tokens` rows of `width` columns, 4·width hidden ones, a vocabulary.
+def bench(
+    device: torch.device, tokens: int = 16384, width: int = 768, vocabulary: int = 50257
+) -> Iterator[Result]:
+    """Time every op at the sizes of a model: `tokens` rows of `width` columns, 4·width hidden ones,
+    a vocabulary.
 
     Raises:
         UserError: no kernels run on this device.
     """
     reached = copy_gbps(device)
     for task in tasks(device, tokens, width, vocabulary):
-        yield Result(task.op, task.dtype, task.shape, task.bytes, milliseconds(task.ways, device), reached)
+        yield Result(
+            task.op, task.dtype, task.shape, task.bytes, milliseconds(task.ways, device), reached
+        )
 
 
 def tasks(
@@ -109,13 +127,20 @@ def _drawn(device: torch.device, *shape: int, dtype: torch.dtype = torch.bfloat1
     return torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
 
 
-def _ways(ours: Callable[..., Any], plain: Callable[..., Any], liger: Callable[..., Any] | None) -> dict[str, Any]:
+def _ways(
+    ours: Callable[..., Any], plain: Callable[..., Any], liger: Callable[..., Any] | None
+) -> dict[str, Any]:
     ways = {"eager": plain, "compile": torch.compile(plain), "cuda": ours}
     return ways if liger is None else {**ways, "liger": liger}
 
 
 def _timed(
-    op: str, shape: tuple[int, ...], inputs: list[Tensor], ways: dict[str, Any], forward: int, both: int
+    op: str,
+    shape: tuple[int, ...],
+    inputs: list[Tensor],
+    ways: dict[str, Any],
+    forward: int,
+    both: int,
 ) -> Iterator[Task]:
     """The forward pass alone, and with the backward; what those move at least."""
     dtype = str(inputs[0].dtype).removeprefix("torch.")
@@ -135,12 +160,22 @@ def _timed(
 
         def step() -> None:
             found = way(*inputs)
-            torch.autograd.grad(found, [x for x in inputs if x.requires_grad], above if len(above) > 1 else above[0])
+            torch.autograd.grad(
+                found, [x for x in inputs if x.requires_grad], above if len(above) > 1 else above[0]
+            )
 
         return step
 
-    yield Task(f"{op} forward", dtype, shape, forward, {name: alone(way) for name, way in ways.items()})
-    yield Task(f"{op} forward and backward", dtype, shape, both, {name: together(way) for name, way in ways.items()})
+    yield Task(
+        f"{op} forward", dtype, shape, forward, {name: alone(way) for name, way in ways.items()}
+    )
+    yield Task(
+        f"{op} forward and backward",
+        dtype,
+        shape,
+        both,
+        {name: together(way) for name, way in ways.items()},
+    )
 
 
 def _losses(device: torch.device, tokens: int, vocabulary: int) -> Iterator[Task]:
@@ -150,11 +185,14 @@ def _losses(device: torch.device, tokens: int, vocabulary: int) -> Iterator[Task
     ways = _ways(
         lambda z, t: cross_entropy(z, t),
         lambda z, t: plain_loss(z.float(), t),
-        liger and (lambda z, t: liger(z.clone(), t, reduction="none")),  # it writes into what it gets
+        liger
+        and (lambda z, t: liger(z.clone(), t, reduction="none")),  # it writes into what it gets
     )
     size = logits.numel() * 2
     # Logits read once, gradient written once: all that must move, and all that moves in place.
-    alone, both = _timed("cross_entropy", tuple(logits.shape), [logits, targets], ways, size, 2 * size)
+    alone, both = _timed(
+        "cross_entropy", tuple(logits.shape), [logits, targets], ways, size, 2 * size
+    )
     yield alone
     own, loss = logits.detach(), torch.empty(tokens, device=device)
 
@@ -168,13 +206,22 @@ def _losses(device: torch.device, tokens: int, vocabulary: int) -> Iterator[Task
 
 def _norms(device: torch.device, tokens: int, width: int) -> Iterator[Task]:
     for kind in ("ln", "rms"):
-        stream, branch = _drawn(device, tokens, width, dtype=torch.float32), _drawn(device, tokens, width)
-        weights = [_drawn(device, width, dtype=torch.float32) for _ in range(2 if kind == "ln" else 1)]
+        stream, branch = (
+            _drawn(device, tokens, width, dtype=torch.float32),
+            _drawn(device, tokens, width),
+        )
+        weights = [
+            _drawn(device, width, dtype=torch.float32) for _ in range(2 if kind == "ln" else 1)
+        ]
 
-        def ours(x: Tensor, d: Tensor, w: Tensor, b: Tensor | None = None, kind: str = kind) -> tuple[Tensor, Tensor]:
+        def ours(
+            x: Tensor, d: Tensor, w: Tensor, b: Tensor | None = None, kind: str = kind
+        ) -> tuple[Tensor, Tensor]:
             return add_norm(x, d, w, b, kind, 1e-5)
 
-        def plain(x: Tensor, d: Tensor, w: Tensor, b: Tensor | None = None, kind: str = kind) -> tuple[Tensor, Tensor]:
+        def plain(
+            x: Tensor, d: Tensor, w: Tensor, b: Tensor | None = None, kind: str = kind
+        ) -> tuple[Tensor, Tensor]:
             total = x + d
             return total, plain_norm(total, w, b, kind, 1e-5).to(d.dtype)
 
@@ -182,18 +229,27 @@ def _norms(device: torch.device, tokens: int, width: int) -> Iterator[Task]:
         forward, backward = n * (4 + 2 + 4 + 2), n * (2 + 4 + 4 + 4 + 2)
         inputs = [stream, branch, *weights]
         yield from _timed(
-            f"add_norm {kind}", tuple(stream.shape), inputs, _ways(ours, plain, None), forward, forward + backward
+            f"add_norm {kind}",
+            tuple(stream.shape),
+            inputs,
+            _ways(ours, plain, None),
+            forward,
+            forward + backward,
         )
 
 
 def _activations(device: torch.device, tokens: int, hidden: int) -> Iterator[Task]:
     bias, f = _drawn(device, hidden, dtype=torch.float32), ACTIVATIONS["gelu_tanh"]
     a = _drawn(device, tokens, hidden)
-    ways = _ways(lambda a, b: activation(a, b, "gelu_tanh"), lambda a, b: f(a + b.to(a.dtype)), None)
+    ways = _ways(
+        lambda a, b: activation(a, b, "gelu_tanh"), lambda a, b: f(a + b.to(a.dtype)), None
+    )
     n = a.numel()
     yield from _timed("activation gelu_tanh", tuple(a.shape), [a, bias], ways, 4 * n, 10 * n)
     silu, liger, u = ACTIVATIONS["silu"], _liger("liger_swiglu"), _drawn(device, tokens, hidden)
-    ways = _ways(lambda g, u: gated_activation(g, u, None, None, "silu"), lambda g, u: silu(g) * u, liger)
+    ways = _ways(
+        lambda g, u: gated_activation(g, u, None, None, "silu"), lambda g, u: silu(g) * u, liger
+    )
     yield from _timed("gated silu", tuple(a.shape), [a, u], ways, 6 * n, 16 * n)
 
 
@@ -217,7 +273,11 @@ def _optimizer(device: torch.device, parameters: int) -> Task:
 
     count = sum(torch.Size(shape).numel() for shape in shapes)
     return Task(
-        "adamw with clipping", "float32", (count,), 32 * count, {"eager": step_of(False), "cuda": step_of(True)}
+        "adamw with clipping",
+        "float32",
+        (count,),
+        32 * count,
+        {"eager": step_of(False), "cuda": step_of(True)},
     )
 
 

@@ -1,4 +1,6 @@
-"""Every op against float64 on a device, in every layout and storage type, with sizes that break careless kernels."""
+"""Every op against float64 on a device, in every layout and storage type, with sizes that break
+careless kernels.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ from andrea.kernels.cross_entropy import IGNORED, cross_entropy, head_loss
 from andrea.kernels.norm import add_norm, norm
 
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-"""What one rounding costs at most, relative to the largest number of a tensor; float32 with the sums behind it."""
+"""What one rounding costs at most, relative to the largest number of a tensor; float32 with the
+sums behind it.
+"""
 ALLOWED = 4
 """Roundings that an op may cost."""
 SIZES = ((1, 1), (3, 31), (5, 256), (4, 1023), (2, 1600), (7, 4099))
@@ -35,20 +39,24 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """What each function is in plain torch."""
 
 
-def plain_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str, eps: float) -> Tensor:
+def plain_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str, eps: float
+) -> Tensor:
     """Of each row, as torch computes it."""
     if kind == "ln":
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def plain_loss(logits: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0) -> Tensor:
+def plain_loss(
+    logits: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0
+) -> Tensor:
     """The model's rule: the loss never contains the z-term, its gradient does."""
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     flat = logits.reshape(-1, logits.shape[-1])
-    loss: Tensor = F.cross_entropy(flat, targets.reshape(-1), ignore_index=IGNORED, reduction="none").view(
-        targets.shape
-    )
+    loss: Tensor = F.cross_entropy(
+        flat, targets.reshape(-1), ignore_index=IGNORED, reduction="none"
+    ).view(targets.shape)
     penalty = z_loss * logits.logsumexp(-1).square() * (targets >= 0)
     return loss + (penalty - penalty.detach())
 
@@ -72,7 +80,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """An op, its plain counterpart and the tensors they get: `rows` [N, C] matrices, then `weights` [C] vectors."""
+    """An op, its plain counterpart and the tensors they get: `rows` [N, C] matrices, then `weights`
+    [C] vectors.
+    """
 
     op: str
     ours: Callable[..., Sequence[Tensor]]
@@ -109,7 +119,11 @@ def cases() -> Iterator[Case]:
     for name, f in ACTIVATIONS.items():
         if name in source.PLAIN:
             yield Case(
-                f"activation {name}", lambda a, b, n=name: [activation(a, b, n)], lambda a, b, f=f: [f(a + b)], 1, 1
+                f"activation {name}",
+                lambda a, b, n=name: [activation(a, b, n)],
+                lambda a, b, f=f: [f(a + b)],
+                1,
+                1,
             )
         yield Case(
             f"gated {name}",
@@ -176,7 +190,9 @@ def check(device: torch.device, quick: bool = False) -> Iterator[Row]:
     yield from (_optimizer(device, dtype) for dtype in ROUNDING)
 
 
-def _compare(case: Case, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]) -> Iterator[Row]:
+def _compare(
+    case: Case, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]
+) -> Iterator[Row]:
     generator = torch.Generator().manual_seed(sum(shape))
     drawn = [torch.randn(shape, generator=generator).to(device, dtype) for _ in range(case.rows)]
     weights = [torch.randn(shape[1], generator=generator).to(device) for _ in range(case.weights)]
@@ -185,15 +201,19 @@ def _compare(case: Case, device: torch.device, dtype: torch.dtype, shape: tuple[
         given = [x.detach().requires_grad_() for x in (*rows, *weights)]
         exact = [x.detach().double().requires_grad_() for x in given]
         ours, plain = _with_gradients(case.ours, given), _with_gradients(case.plain, exact)
-        # Each tensor is judged by the type that it is stored in, the sums over rows by that of what they sum.
+        # Each tensor is judged by the type that it is stored in, the sums over rows by that of what
+        # they sum.
         errors = [_error(one, other, dtype) for one, other in zip(ours, plain, strict=True)]
-        yield Row(case.op, str(dtype).removeprefix("torch."), layout, shape, max(errors, key=_nan_last))
+        yield Row(
+            case.op, str(dtype).removeprefix("torch."), layout, shape, max(errors, key=_nan_last)
+        )
 
 
 def _with_gradients(op: Callable[..., Sequence[Tensor]], inputs: list[Tensor]) -> list[Tensor]:
     outputs = list(op(*inputs))
     generator = torch.Generator().manual_seed(1)
-    # Of either sign in no order: sums over many rows neither cancel nor grow, so that they can be judged like the rest.
+    # Of either sign in no order: sums over many rows neither cancel nor grow, so that they can be
+    # judged like the rest.
     weigh = [torch.randn(y.shape, generator=generator).to(y.device) for y in outputs]
     loss = sum((y * w.to(y.dtype)).sum() for y, w in zip(outputs, weigh, strict=True))
     assert isinstance(loss, Tensor)
@@ -226,7 +246,9 @@ def _optimizer(device: torch.device, dtype: torch.dtype) -> Row:
         theirs.step()
     errors = [_error(p, q, dtype) for p, q in zip(ours, exact, strict=True)]
     name = str(dtype).removeprefix("torch.")
-    return Row("adamw", name, "contiguous", (len(sizes), source.CHUNK + 5), max(errors, key=_nan_last))
+    return Row(
+        "adamw", name, "contiguous", (len(sizes), source.CHUNK + 5), max(errors, key=_nan_last)
+    )
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:

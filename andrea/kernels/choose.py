@@ -1,7 +1,9 @@
-"""Who computes the memory-bound parts of a run: `auto` becomes `cuda` or `torch`, once, when a study is frozen.
+"""Who computes the memory-bound parts of a run: `auto` becomes `cuda` or `torch`, once, when a
+study is frozen.
 
-On a CPU it is torch, and nothing is measured. On a GPU one measurement for each device and class of shapes decides, and
-is remembered on this machine; a study writes down what came of it and never asks again.
+On a CPU it is torch, and nothing is measured. On a GPU one measurement for each device and class of
+shapes decides, and is remembered on this machine; a study writes down what came of it and never
+asks again.
 """
 
 import hashlib
@@ -25,7 +27,9 @@ LAYERS = 2
 """Blocks of the model that is measured: they are alike, and loss and optimizer are in it once."""
 STEPS = 7
 FASTER = 0.98
-"""Kernels are chosen when they take at most this share of torch's time; on a tie the plain route stays."""
+"""Kernels are chosen when they take at most this share of torch's time; on a tie the plain route
+stays.
+"""
 
 Measure = Callable[[], dict[str, float]]
 
@@ -53,13 +57,20 @@ def choose(asked: str, cfg: ModelConfig, train: dict[str, Any]) -> str:
         return "torch"
     try:
         return remembered(shape_class(cfg, train), lambda: measure(cfg, train))
-    except (RuntimeError, UserError) as error:  # a driver or compiler that does not go together with the device
-        warn(f"the CUDA kernels cannot be measured here ({reason(error)}); plain torch does the work")
+    except (
+        RuntimeError,
+        UserError,
+    ) as error:  # a driver or compiler that does not go together with the device
+        warn(
+            f"the CUDA kernels cannot be measured here ({reason(error)}); plain torch does the work"
+        )
         return "torch"
 
 
 def shape_class(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, Any]:
-    """What one measurement holds for: the device and its software, the route, and the shapes that kernels see."""
+    """What one measurement holds for: the device and its software, the route, and the shapes that
+    kernels see.
+    """
     device = torch.device(train["device"])
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -71,7 +82,10 @@ def shape_class(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, Any]:
         "d_model": cfg.d_model,
         "mlp_dim": cfg.mlp_dim,
         "vocab_size": _near(cfg.vocab_size or 1),
-        **{name: getattr(cfg, name) for name in ("norm", "norm_placement", "activation", "residual")},
+        **{
+            name: getattr(cfg, name)
+            for name in ("norm", "norm_placement", "activation", "residual")
+        },
         "dropout": cfg.dropouts.residual > 0,
     }
 
@@ -82,7 +96,9 @@ def _near(number: int) -> int:
 
 
 def remembered(key: dict[str, Any], measured: Measure) -> str:
-    """What was chosen for a class before, else what a measurement says; several processes may ask at once."""
+    """What was chosen for a class before, else what a measurement says; several processes may ask
+    at once.
+    """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
     path = nvrtc.cache_folder() / "choices" / f"{digest}.json"
     try:
@@ -108,7 +124,9 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def measure(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
     """Milliseconds of a training step of a shallow model by torch and by kernels, taken in turns."""
     device = torch.device(train["device"])
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
+    with torch.random.fork_rng(
+        devices=[torch.cuda.current_device()] if device.type == "cuda" else []
+    ):
         return _measured(cfg, train, device)
 
 
@@ -133,7 +151,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _step(cfg: ModelConfig, train: dict[str, Any], kernels: str, device: torch.device) -> Callable[[], None]:
+def _step(
+    cfg: ModelConfig, train: dict[str, Any], kernels: str, device: torch.device
+) -> Callable[[], None]:
     """A step as the training makes it: forward and backward of a micro-batch, clipping, AdamW."""
     from andrea.kernels.adamw import AdamW
     from andrea.kernels.apply import use
@@ -150,8 +170,12 @@ def _step(cfg: ModelConfig, train: dict[str, Any], kernels: str, device: torch.d
         optimizer = torch.optim.AdamW(parameters, fused=True)
     forward: Any = torch.compile(model) if train["compile"] == "on" else model
     half = train["dtype"] == "bfloat16"
-    drawn = torch.Generator().manual_seed(0)  # rows of the table are read, and added to, as in a text: not one alone
-    tokens = torch.randint(cfg.vocab_size or 1, (train["micro_batch"], cfg.context), generator=drawn).to(device)
+    drawn = torch.Generator().manual_seed(
+        0
+    )  # rows of the table are read, and added to, as in a text: not one alone
+    tokens = torch.randint(
+        cfg.vocab_size or 1, (train["micro_batch"], cfg.context), generator=drawn
+    ).to(device)
 
     def step() -> None:
         with torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext():

@@ -12,7 +12,9 @@ from andrea.kernels import nvrtc, source
 LEAST_CAPABILITY = (8, 0)
 """bf16 arithmetic begins there."""
 RESERVED = 1024
-"""Bytes of a block's shared memory that plans leave alone: kernels declare a few hundred themselves."""
+"""Bytes of a block's shared memory that plans leave alone: kernels declare a few hundred
+themselves.
+"""
 
 
 class CudaBackend:
@@ -32,7 +34,9 @@ class CudaBackend:
         self._shapes: dict[tuple[int, int, int], Any] = {}
 
     def launch(self, name: str, grid: int, block: int, shared: int, args: Sequence[Any]) -> None:
-        """Run a kernel on the stream that torch uses on this device now, whichever device is current."""
+        """Run a kernel on the stream that torch uses on this device now, whichever device is
+        current.
+        """
         from cuda.core import LaunchConfig, launch
 
         with torch.cuda.device(self.device):
@@ -41,11 +45,21 @@ class CudaBackend:
             shape = (grid, block, shared)
             if shape not in self._shapes:
                 self._shapes[shape] = LaunchConfig(grid=grid, block=block, shmem_size=shared)
-            values = [arg.data_ptr() if isinstance(arg, Tensor) else 0 if arg is None else arg for arg in args]
-            launch(torch.cuda.current_stream(self.device), self._shapes[shape], self._kernels[name], *values)
+            values = [
+                arg.data_ptr() if isinstance(arg, Tensor) else 0 if arg is None else arg
+                for arg in args
+            ]
+            launch(
+                torch.cuda.current_stream(self.device),
+                self._shapes[shape],
+                self._kernels[name],
+                *values,
+            )
 
     def load(self, modules: Sequence[str]) -> None:
-        """Compile, or find, modules and load their kernels; a launch does so itself when it is the first."""
+        """Compile, or find, modules and load their kernels; a launch does so itself when it is the
+        first.
+        """
         with torch.cuda.device(self.device), _uncaptured():
             for module in modules:
                 code = nvrtc.cubin(module, self.arch)
@@ -60,9 +74,14 @@ class CudaBackend:
         kernel = code.get_kernel(name)
         own = kernel.attributes[self.device.index].shared_size_bytes
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(attribute, self._shared - own, kernel.handle, self.device.index)
+        (status,) = driver.cuKernelSetAttribute(
+            attribute, self._shared - own, kernel.handle, self.device.index
+        )
         if int(status):
-            raise RuntimeError(f"{name}: the driver refuses {self._shared - own} bytes of shared memory: {status.name}")
+            raise RuntimeError(
+                f"{name}: the driver refuses {self._shared - own} bytes of shared memory: "
+                f"{status.name}"
+            )
         return kernel
 
 
@@ -73,20 +92,25 @@ def _most_shared(index: int) -> int:
     name = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     status, value = driver.cuDeviceGetAttribute(name, index)
     if int(status):
-        raise RuntimeError(f"the driver does not say how much shared memory a block has: {status.name}")
+        raise RuntimeError(
+            f"the driver does not say how much shared memory a block has: {status.name}"
+        )
     return int(value)
 
 
 @contextlib.contextmanager
 def _uncaptured() -> Iterator[None]:
-    """Load modules though a CUDA graph is being captured: a capture refuses what may wait, unless the thread says that
-    it knows what it does."""
+    """Load modules though a CUDA graph is being captured: a capture refuses what may wait, unless
+    the thread says that it knows what it does.
+    """
     if not torch.cuda.is_current_stream_capturing():
         yield
         return
     from cuda.bindings import driver
 
-    status, before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    status, before = driver.cuThreadExchangeStreamCaptureMode(
+        driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    )
     if int(status):
         raise RuntimeError(f"a kernel that is not loaded cannot be captured: {status.name}")
     try:

@@ -1,4 +1,5 @@
-"""What all ops have in common: registration, rows of tensors, and how a replica axis is folded into rows.
+"""What all ops have in common: registration, rows of tensors, and how a replica axis is folded into
+rows.
 
 Shapes: R replicas (any number of leading axes of a weight), N rows, C columns.
 """
@@ -20,8 +21,9 @@ def define(
     fake: Callable[..., Any],
     vmap: Callable[..., Any],
 ) -> str:
-    """Register an op: what it computes on a CPU (where a test's backend is installed) and on a GPU, the shapes of its
-    results, and how it is computed for stacked replicas at once. Returns its qualified name.
+    """Register an op: what it computes on a CPU (where a test's backend is installed) and on a GPU,
+    the shapes of its results, and how it is computed for stacked replicas at once. Returns its
+    qualified name.
     """
     name = schema.partition("(")[0]
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
@@ -43,7 +45,9 @@ def real_of(dtype: torch.dtype) -> torch.dtype:
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """[..., C] as [N, C] whose columns are contiguous: the tensor itself where its strides allow it, else a copy."""
+    """[..., C] as [N, C] whose columns are contiguous: the tensor itself where its strides allow
+    it, else a copy.
+    """
     columns = x.shape[-1]
     count = math.prod(x.shape[:-1])
     if x.stride(-1) != 1 and columns > 1:
@@ -87,15 +91,24 @@ def stacked(x: Tensor, axis: int | None, size: int) -> Tensor:
     return x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
 
 
-def replicated(weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int) -> list[Tensor | None]:
-    """Weights [C] that all replicas share stay as they are, since rows are folded anyway; else each has its own."""
+def replicated(
+    weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int
+) -> list[Tensor | None]:
+    """Weights [C] that all replicas share stay as they are, since rows are folded anyway; else each
+    has its own.
+    """
     pairs = zip(weights, axes, strict=True)
     if all(weight is None or (axis is None and weight.dim() == 1) for weight, axis in pairs):
         return list(weights)
     return stacked_weights(weights, axes, size)
 
 
-def stacked_weights(weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int) -> list[Tensor | None]:
+def stacked_weights(
+    weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int
+) -> list[Tensor | None]:
     """Weights with the replica axis first, each replica with its own."""
     pairs = zip(weights, axes, strict=True)
-    return [None if weight is None else stacked(weight, axis, size).contiguous() for weight, axis in pairs]
+    return [
+        None if weight is None else stacked(weight, axis, size).contiguous()
+        for weight, axis in pairs
+    ]

@@ -1,7 +1,9 @@
 """Residual add and LayerNorm or RMSNorm as ops: `sum = x + delta`, `y = norm(sum) * weight + bias`.
 
-Shapes: N rows (any leading axes), C columns; weight and bias [C], or [R, C] for R replicas that have N / R rows each,
-one after the other. Storage: x, sum and their gradients as the stream, delta, y and theirs as the branch.
+Shapes: N rows (any leading axes), C columns; weight and bias [C], or [R, C] for R replicas that
+    have N / R rows each,
+one after the other. Storage: x, sum and their gradients as the stream, delta, y and theirs as the
+    branch.
 """
 
 import math
@@ -49,16 +51,27 @@ def _shape(x: Tensor, branch: torch.dtype, weights: tuple[Optional, ...]) -> _Sh
         raise ValueError(f"no kernel for a stream of {x.dtype} with branches of {branch}")
     for weight in weights:
         if weight is not None and (weight.dtype != real_of(x.dtype) or weight.shape[-1] != columns):
-            raise ValueError(f"weight {weight.dtype} {list(weight.shape)} for rows of {columns} columns")
+            raise ValueError(
+                f"weight {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
+            )
     return _Shape(math.prod(x.shape[:-1]), columns, replicas_of(weights), *kinds)
 
 
 def _forward(
-    x: Tensor, delta: Optional, weight: Optional, bias: Optional, kind: str, eps: float, dtype: torch.dtype
+    x: Tensor,
+    delta: Optional,
+    weight: Optional,
+    bias: Optional,
+    kind: str,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sum (empty without delta), y, mean (empty for rms), reciprocal deviation."""
     if weight is None and bias is not None:
-        raise ValueError("a norm with a bias needs a weight: the backward sums for the bias only beside the weight")
+        raise ValueError(
+            "a norm with a bias needs a weight: the backward sums for the bias only beside the "
+            "weight"
+        )
     shape = _shape(x, dtype, (weight, bias))
     real = real_of(x.dtype)
     total = x.new_empty(x.shape if delta is not None else (0,))
@@ -71,7 +84,9 @@ def _forward(
         step = shape.columns if shape.replicas > 1 else 0
         run(
             x.device,
-            source.norm_forward(kind, shape.stream, shape.branch, shape.rows, shape.columns, limits(x.device)),
+            source.norm_forward(
+                kind, shape.stream, shape.branch, shape.rows, shape.columns, limits(x.device)
+            ),
             x=own,
             x_stride=row_stride(own),
             delta=branch,
@@ -106,7 +121,9 @@ def _norm_fake(
     return x.new_empty(x.shape, dtype=dtype), mean, x.new_empty(x.shape[:-1], dtype=real)
 
 
-def _norm_vmap(info: Any, axes: Any, x: Tensor, weight: Optional, bias: Optional, *rest: Any) -> Any:
+def _norm_vmap(
+    info: Any, axes: Any, x: Tensor, weight: Optional, bias: Optional, *rest: Any
+) -> Any:
     x = stacked(x, axes[0], info.batch_size)
     weight, bias = replicated((weight, bias), axes[1:3], info.batch_size)
     y, mean, rstd = torch.ops.andrea.norm(x, weight, bias, *rest)
@@ -117,7 +134,9 @@ def _add_norm(
     x: Tensor, delta: Tensor, weight: Optional, bias: Optional, kind: str, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if x.shape != delta.shape:
-        raise ValueError(f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}")
+        raise ValueError(
+            f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
+        )
     return _forward(x, delta, weight, bias, kind, eps, delta.dtype)
 
 
@@ -127,7 +146,9 @@ def _add_norm_fake(
     return (x.new_empty(x.shape), *_norm_fake(x, weight, bias, kind, eps, delta.dtype))
 
 
-def _add_norm_vmap(info: Any, axes: Any, x: Tensor, delta: Tensor, weight: Optional, bias: Optional, *rest: Any) -> Any:
+def _add_norm_vmap(
+    info: Any, axes: Any, x: Tensor, delta: Tensor, weight: Optional, bias: Optional, *rest: Any
+) -> Any:
     x, delta = stacked(x, axes[0], info.batch_size), stacked(delta, axes[1], info.batch_size)
     weight, bias = replicated((weight, bias), axes[2:4], info.batch_size)
     total, y, mean, rstd = torch.ops.andrea.add_norm(x, delta, weight, bias, *rest)
@@ -148,7 +169,8 @@ def _backward(
     kind: str,
     learned: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the stream, of the branch (empty where it is stored alike: then the same), of weight and bias.
+    """Gradients of the stream, of the branch (empty where it is stored alike: then the same), of
+    weight and bias.
 
     Args:
         learned: how many of weight and bias get a gradient; the others' are empty.
@@ -193,7 +215,9 @@ def _backward(
 
 
 def reduce_parts(partial: Tensor, out: Tensor) -> None:
-    """Sum [segments..., parts, columns] over the parts, in their order, into out [segments..., columns]."""
+    """Sum [segments..., parts, columns] over the parts, in their order, into out [segments...,
+    columns].
+    """
     columns, parts = partial.shape[-1], partial.shape[-2]
     segments = math.prod(partial.shape[:-2])
     real = source.suffix(str(partial.dtype))
@@ -254,14 +278,16 @@ def _backward_vmap(
 
 
 _BACKWARD = define(
-    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, str kind,"
+    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
+    "str kind,"
     " int learned) -> (Tensor, Tensor, Tensor, Tensor)",
     _backward,
     _backward_fake,
     _backward_vmap,
 )
 _NORM = define(
-    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
+    "(Tensor, Tensor, Tensor)",
     _norm,
     _norm_fake,
     _norm_vmap,
@@ -275,12 +301,21 @@ _ADD_NORM = define(
 )
 
 
-def _keep(ctx: Any, total: Tensor, mean: Tensor, rstd: Tensor, weights: tuple[Optional, Optional], needed: Any) -> None:
+def _keep(
+    ctx: Any,
+    total: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weights: tuple[Optional, Optional],
+    needed: Any,
+) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd)
     ctx.save_for_backward(total, mean, rstd, weights[0])
     # With a bias the kernel sums for both; it cannot sum for the bias alone.
-    ctx.learned = 2 if weights[1] is not None and needed[1] else int(weights[0] is not None and needed[0])
+    ctx.learned = (
+        2 if weights[1] is not None and needed[1] else int(weights[0] is not None and needed[0])
+    )
 
 
 def _setup_norm(ctx: Any, inputs: Any, output: Any) -> None:
@@ -294,8 +329,12 @@ def _setup_add_norm(ctx: Any, inputs: Any, output: Any) -> None:
     _keep(ctx, output[0], output[2], output[3], (weight, bias), ctx.needs_input_grad[2:4])
 
 
-def _gradients(ctx: Any, dsum: Optional, dy: Optional) -> tuple[Optional, Optional, Optional, Optional]:
-    """Of stream, branch, weight and bias; a missing gradient from above is none, not zeros that are read (S61)."""
+def _gradients(
+    ctx: Any, dsum: Optional, dy: Optional
+) -> tuple[Optional, Optional, Optional, Optional]:
+    """Of stream, branch, weight and bias; a missing gradient from above is none, not zeros that are
+    read (S61).
+    """
     total, mean, rstd, weight = ctx.saved_tensors
     dx: Tensor
     if dy is None:
@@ -312,7 +351,9 @@ def _norm_gradient(ctx: Any, dy: Optional, *unused: Any) -> tuple[Optional, ...]
     return dx, dweight, dbias, None, None, None
 
 
-def _add_norm_gradient(ctx: Any, dsum: Optional, dy: Optional, *unused: Any) -> tuple[Optional, ...]:
+def _add_norm_gradient(
+    ctx: Any, dsum: Optional, dy: Optional, *unused: Any
+) -> tuple[Optional, ...]:
     return *_gradients(ctx, dsum, dy), None, None
 
 
@@ -321,7 +362,12 @@ differentiate(_ADD_NORM, _setup_add_norm, _add_norm_gradient)
 
 
 def norm(
-    x: Tensor, weight: Optional, bias: Optional, kind: str, eps: float, dtype: torch.dtype | None = None
+    x: Tensor,
+    weight: Optional,
+    bias: Optional,
+    kind: str,
+    eps: float,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`norm(x) * weight + bias` over the last axis, [..., C].
 

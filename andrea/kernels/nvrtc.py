@@ -1,8 +1,9 @@
-"""Kernels compiled at run time by NVRTC through `cuda.core`, and kept on disk. Needs neither a device nor torch.
+"""Kernels compiled at run time by NVRTC through `cuda.core`, and kept on disk. Needs neither a
+device nor torch.
 
-No compiler and no toolkit is needed on the machine; the extra `gpu` brings NVRTC. What is compiled is kept by text,
-options, architecture and NVRTC's version, so that a second process finds it; processes that start at once wait for the
-first one's.
+No compiler and no toolkit is needed on the machine; the extra `gpu` brings NVRTC. What is compiled
+is kept by text, options, architecture and NVRTC's version, so that a second process finds it;
+processes that start at once wait for the first one's.
 """
 
 import contextlib
@@ -45,7 +46,9 @@ def cubin(module: str, arch: str, log: Any = None) -> Any:
             return program.compile("cubin", cache=_disk())
     except Exception as error:
         if "invalid value for --gpu-architecture" in str(error):
-            raise UserError(f"NVRTC {'.'.join(map(str, version()))} does not know {arch}; {INSTALL} -U") from error
+            raise UserError(
+                f"NVRTC {'.'.join(map(str, version()))} does not know {arch}; {INSTALL} -U"
+            ) from error
         raise
     finally:
         program.close()
@@ -56,13 +59,21 @@ def options(arch: str, verbose: bool = False) -> Any:
     from cuda.core import ProgramOptions
 
     (standard,) = (option.removeprefix("-std=") for option in source.OPTIONS)
-    return ProgramOptions(name="andrea", arch=arch, std=standard, ptxas_options=["-v"] if verbose else None)
+    return ProgramOptions(
+        name="andrea", arch=arch, std=standard, ptxas_options=["-v"] if verbose else None
+    )
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels and measured choices are kept: `ANDREA_CACHE`, else the user's cache; made if need be."""
+    """Where compiled kernels and measured choices are kept: `ANDREA_CACHE`, else the user's cache;
+    made if need be.
+    """
     asked = os.environ.get("ANDREA_CACHE")
-    folder = Path(asked) if asked else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "andrea"
+    folder = (
+        Path(asked)
+        if asked
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "andrea"
+    )
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
@@ -76,7 +87,9 @@ def _temporary() -> Path:
 
 
 def _disk() -> Any:
-    """Keyed by the text, the options with the architecture, and NVRTC's version; entries appear by rename."""
+    """Keyed by the text, the options with the architecture, and NVRTC's version; entries appear by
+    rename.
+    """
     from cuda.core.utils import FileStreamProgramCache
 
     return FileStreamProgramCache(cache_folder() / "cubin")
@@ -84,7 +97,9 @@ def _disk() -> Any:
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Only one process compiles a module; the others find it done. Where nothing can be locked, each compiles."""
+    """Only one process compiles a module; the others find it done. Where nothing can be locked,
+    each compiles.
+    """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):  # another user's lock, or a file system without locks
             folder = cache_folder() / "locks"
@@ -124,9 +139,13 @@ def version() -> tuple[int, int]:
 
 
 def _preload() -> None:
-    """Load NVRTC from wherever Python's packages are: `cuda.pathfinder` knows site-packages alone, not `--target`."""
+    """Load NVRTC from wherever Python's packages are: `cuda.pathfinder` knows site-packages alone,
+    not `--target`.
+    """
     for entry in sys.path:
-        for library in sorted(Path(entry or ".").glob("nvidia/cu1[2-9]/lib/libnvrtc.so.1[2-9]"), reverse=True):
+        for library in sorted(
+            Path(entry or ".").glob("nvidia/cu1[2-9]/lib/libnvrtc.so.1[2-9]"), reverse=True
+        ):
             for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
                 ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)

@@ -1,4 +1,6 @@
-"""What compilers made of the kernels: registers, shared memory, spills, size of the code. Needs no GPU."""
+"""What compilers made of the kernels: registers, shared memory, spills, size of the code. Needs no
+GPU.
+"""
 
 import io
 import re
@@ -53,7 +55,9 @@ def compiled(arch: str, modules: tuple[str, ...] | None = None) -> Iterator[Kern
         for name in source.names(module):
             registers, shared, stack, spills = remarks[name]
             budget = source.REGISTERS[source.family_of(name)]
-            yield Kernel(name, module, arch, registers, budget, shared, stack, spills, sizes[f".text.{name}"])
+            yield Kernel(
+                name, module, arch, registers, budget, shared, stack, spills, sizes[f".text.{name}"]
+            )
 
 
 def _remarks(log: str) -> dict[str, tuple[int, int, int, int]]:

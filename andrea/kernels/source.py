@@ -1,8 +1,10 @@
 """The text of the kernels, their names and arguments, and how they are launched. Without torch.
 
-A *module* is what is compiled at once: one kernel file for one storage type (`ce_bf16`), for the pair of a stream and
-a branch (`norm_f32_bf16`), or for one activation and storage type (`act_gelu_tanh_bf16`). GPUs and tests compile the
-same text. `f64` modules exist for tests alone, which differentiate kernels numerically.
+A *module* is what is compiled at once: one kernel file for one storage type (`ce_bf16`), for the
+    pair of a stream and
+a branch (`norm_f32_bf16`), or for one activation and storage type (`act_gelu_tanh_bf16`). GPUs and
+tests compile the same text. `f64` modules exist for tests alone, which differentiate kernels
+numerically.
 """
 
 import re
@@ -43,8 +45,10 @@ REGISTERS = {
     "adamw_prepare": 64,
     "adamw": 80,
 }
-"""Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor over these and over the
-threads of a block tell how many blocks hide each other's waiting: 64 leave 1024 threads, half of what fits at all."""
+"""Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor
+over these and over the threads of a block tell how many blocks hide each other's waiting: 64 leave
+1024 threads, half of what fits at all.
+"""
 
 
 class Limits(NamedTuple):
@@ -70,13 +74,16 @@ class Launch(NamedTuple):
 
 
 class Arg(NamedTuple):
-    """A kernel's argument; kind is `ptr`, `i32`, `i64` or `real` (float32; float64 in an f64 module)."""
+    """A kernel's argument; kind is `ptr`, `i32`, `i64` or `real` (float32; float64 in an f64
+    module).
+    """
 
     name: str
     kind: str
 
 
-# ---- Text ------------------------------------------------------------------------------------------------
+# ---- Text
+# ------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -86,7 +93,9 @@ def _file(name: str) -> str:
 
 @cache
 def modules(real: str = "f32") -> tuple[str, ...]:
-    """Everything that can be compiled; with `f64` the modules of the tests that differentiate numerically."""
+    """Everything that can be compiled; with `f64` the modules of the tests that differentiate
+    numerically.
+    """
     if real == "f64":
         types: tuple[str, ...] = ("f64",)
         pairs: tuple[tuple[str, str], ...] = (("f64", "f64"),)
@@ -144,10 +153,16 @@ def names(module: str) -> tuple[str, ...]:
     if family == "ce":
         return (f"ce_{ending}", f"ce_scale_{ending}")
     if family == "norm":
-        return tuple(f"norm_{way}_{kind}_{ending}" for way in ("fwd", "bwd") for kind in ("ln", "rms"))
+        return tuple(
+            f"norm_{way}_{kind}_{ending}" for way in ("fwd", "bwd") for kind in ("ln", "rms")
+        )
     if family == "act":
         function, kind = "_".join(words[:-1]), words[-1]
-        return tuple(f"act_{way}_{function}_{form}_{kind}" for form in ("plain", "gated") for way in ("fwd", "bwd"))
+        return tuple(
+            f"act_{way}_{function}_{form}_{kind}"
+            for form in ("plain", "gated")
+            for way in ("fwd", "bwd")
+        )
     if family == "reduce":
         return (f"reduce_parts_{ending}",)
     return (f"gradnorm_{ending}", f"adamw_prepare_{ending}", f"adamw_{ending}")
@@ -155,7 +170,12 @@ def names(module: str) -> tuple[str, ...]:
 
 @cache
 def _module_of() -> dict[str, str]:
-    return {name: module for real in ("f32", "f64") for module in modules(real) for name in names(module)}
+    return {
+        name: module
+        for real in ("f32", "f64")
+        for module in modules(real)
+        for name in names(module)
+    }
 
 
 def module(name: str) -> str:
@@ -167,7 +187,8 @@ def module(name: str) -> str:
     return _module_of()[name]
 
 
-# ---- Arguments -------------------------------------------------------------------------------------------
+# ---- Arguments
+# -------------------------------------------------------------------------------------------
 
 _SCALARS = {"int": "i32", "i64": "i64", "real": "real"}
 
@@ -209,7 +230,8 @@ def family_of(name: str) -> str:
 
 
 def pack(launch: Launch, values: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a launch in order: pointers as given (left out: null), numbers with their exact type.
+    """The arguments of a launch in order: pointers as given (left out: null), numbers with their
+    exact type.
 
     Raises:
         ValueError: a name that the kernel does not have, or a number that is missing.
@@ -222,7 +244,10 @@ def pack(launch: Launch, values: Mapping[str, Any]) -> list[Any]:
         raise ValueError(f"{launch.name} needs {', '.join(missing)}")
     real = np.float64 if launch.name.endswith("_f64") else np.float32
     scalar = {"i32": np.int32, "i64": np.int64, "real": real}
-    return [given.get(arg.name) if arg.kind == "ptr" else scalar[arg.kind](given[arg.name]) for arg in wanted]
+    return [
+        given.get(arg.name) if arg.kind == "ptr" else scalar[arg.kind](given[arg.name])
+        for arg in wanted
+    ]
 
 
 def suffix(dtype: str) -> str:
@@ -238,7 +263,8 @@ def suffix(dtype: str) -> str:
     return known[name]
 
 
-# ---- Shapes of launches ----------------------------------------------------------------------------------
+# ---- Shapes of launches
+# ----------------------------------------------------------------------------------
 
 
 def _up(number: int, to: int) -> int:
@@ -247,7 +273,9 @@ def _up(number: int, to: int) -> int:
 
 def _size(columns: int, rows: int) -> None:
     if not 1 <= columns <= MOST_COLUMNS or rows < 0:
-        raise ValueError(f"{rows} rows of {columns} columns: columns must be from 1 to {MOST_COLUMNS}")
+        raise ValueError(
+            f"{rows} rows of {columns} columns: columns must be from 1 to {MOST_COLUMNS}"
+        )
 
 
 def _lanes(vectors: int, per_thread: int, most: int) -> int:
@@ -286,7 +314,9 @@ def cross_entropy_scale(dtype: str, rows: int, columns: int) -> Launch:
     return Launch(f"ce_scale_{dtype}", _grid(rows, 1), 256, 0, {})
 
 
-def norm_forward(kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = ANY_GPU) -> Launch:
+def norm_forward(
+    kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = ANY_GPU
+) -> Launch:
     """Residual add and norm of [rows, columns]; kind `ln` or `rms`."""
     _size(columns, rows)
     vector = VECTOR // SIZE[stream]
@@ -325,7 +355,9 @@ def norm_backward(
     shared = groups * row_bytes if cached else 0
     # One wave: as many blocks as run at once, each with its share of the rows.
     at_once = min(512 // (lanes * groups), max(1, limits.shared // shared) if shared else 2)
-    parts = max(1, min(limits.multiprocessors * at_once // max(1, replicas), -(-rows_per_replica // groups)))
+    parts = max(
+        1, min(limits.multiprocessors * at_once // max(1, replicas), -(-rows_per_replica // groups))
+    )
     return Launch(
         f"norm_bwd_{kind}_{stream}_{branch}",
         parts * replicas,
@@ -336,7 +368,9 @@ def norm_backward(
 
 
 def _tile(dtype: str, columns: int) -> tuple[int, int]:
-    """Threads of a block along the columns, and tiles: the widest block that leaves few threads without work."""
+    """Threads of a block along the columns, and tiles: the widest block that leaves few threads
+    without work.
+    """
     vectors = -(-columns * SIZE[dtype] // VECTOR)
     widths = [256, 128, 64, 32, 16, 8, 4, 2, 1]
     waste = {width: -(-vectors // width) * width - vectors for width in widths}
@@ -347,7 +381,9 @@ def _tile(dtype: str, columns: int) -> tuple[int, int]:
 def _activation(name: str, dtype: str, replicas: int, columns: int, parts: int) -> Launch:
     width, tiles = _tile(dtype, columns)
     parts = max(1, min(parts, LARGEST_GRID // (tiles * max(1, replicas))))
-    return Launch(name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts})
+    return Launch(
+        name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts}
+    )
 
 
 def activation_forward(
@@ -381,7 +417,9 @@ def activation_backward(
     width, tiles = _tile(dtype, columns)
     # Enough blocks for four waves, few enough that the second stage has little to add.
     blocks = limits.multiprocessors * (2 if gated else 3) * 4
-    parts = min(-(-blocks // (tiles * max(1, replicas))), -(-rows_per_replica // (256 // width * 2)))
+    parts = min(
+        -(-blocks // (tiles * max(1, replicas))), -(-rows_per_replica // (256 // width * 2))
+    )
     name = f"act_bwd_{function}_{'gated' if gated else 'plain'}_{dtype}"
     return _activation(name, dtype, replicas, columns, parts)
 
@@ -389,17 +427,23 @@ def activation_backward(
 def reduce_parts(real: str, segments: int, parts: int, columns: int) -> Launch:
     """Sums of [segments, parts, columns] over the parts."""
     _size(columns, segments)
-    return Launch(f"reduce_parts_{real}", _grid(segments * -(-columns // 32), 1), 1024, 0, {"parts": parts})
+    return Launch(
+        f"reduce_parts_{real}", _grid(segments * -(-columns // 32), 1), 1024, 0, {"parts": parts}
+    )
 
 
 def chunks_of(numels: Sequence[int]) -> list[tuple[int, int]]:
     """The optimizer's chunks: (tensor, offset) over tensors of these sizes."""
-    return [(tensor, offset) for tensor, numel in enumerate(numels) for offset in range(0, numel, CHUNK)]
+    return [
+        (tensor, offset) for tensor, numel in enumerate(numels) for offset in range(0, numel, CHUNK)
+    ]
 
 
 def _optimizer(name: str, chunks: int, replicas: int) -> Launch:
     if chunks * replicas > LARGEST_GRID:
-        raise ValueError(f"{chunks} chunks of {replicas} replicas are more than {LARGEST_GRID} blocks")
+        raise ValueError(
+            f"{chunks} chunks of {replicas} replicas are more than {LARGEST_GRID} blocks"
+        )
     return Launch(name, chunks * replicas, 256, 0, {"n_chunks": chunks, "chunk": CHUNK})
 
 

@@ -1,4 +1,6 @@
-"""The attention sublayer: causal self-attention, multi-head to multi-query, full or windowed. Torch-free at import."""
+"""The attention sublayer: causal self-attention, multi-head to multi-query, full or windowed.
+Torch-free at import.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class Attention(Variant):
-    """Softmax attention of `n_head` heads of queries over `kv_heads` of keys and values, all from one matrix."""
+    """Softmax attention of `n_head` heads of queries over `kv_heads` of keys and values, all from
+    one matrix.
+    """
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
@@ -22,7 +26,9 @@ class Attention(Variant):
     @classmethod
     def shapes(cls, cfg: ModelConfig) -> Shapes:
         d, heads, keys = cfg.d_model, cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
-        matrices = linear("qkv", heads + 2 * keys, d, cfg.biases.attn) | linear("proj", d, heads, cfg.biases.proj)
+        matrices = linear("qkv", heads + 2 * keys, d, cfg.biases.attn) | linear(
+            "proj", d, heads, cfg.biases.proj
+        )
         norms = {
             f"{name}.{leaf}": shape
             for name, width in cls.normed(cfg).items()
@@ -49,7 +55,9 @@ class Attention(Variant):
         """The two matrices, and scores and values over the positions that a token really sees."""
         matrices = super().flops(cfg.model_copy(update={"qk_norm": "none"}))
         norm = variant("norm", cfg.norm)
-        norms = sum(times * float(norm.flops(at_width(cfg, width))) for times, width in cls.applied(cfg))
+        norms = sum(
+            times * float(norm.flops(at_width(cfg, width))) for times, width in cls.applied(cfg)
+        )
         return matrices + norms + 2 * 2 * cfg.n_head * cfg.d_head * cls.seen(cfg)
 
     @classmethod
@@ -60,22 +68,33 @@ class Attention(Variant):
 
     @classmethod
     def seen(cls, cfg: ModelConfig) -> float:
-        """Positions that a token sees, its own included, on average over the context: (T + 1) / 2 without a window."""
+        """Positions that a token sees, its own included, on average over the context: (T + 1) / 2
+        without a window.
+        """
         T = cfg.context
         w = T if cfg.window is None else min(cfg.window, T)
         return (w * (w + 1) / 2 + (T - w) * w) / T
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Its input, queries, keys and values, its output before `proj`, and what attention itself keeps: one log-sum
-        per head where it is fused, its scores twice where a soft cap takes them apart."""
+        """Its input, queries, keys and values, its output before `proj`, and what attention itself
+        keeps: one log-sum per head where it is fused, its scores twice where a soft cap takes them
+        apart.
+        """
         heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
         norm = variant("norm", cfg.norm)
         # What a norm reads are rows of the one product, which is there as a whole.
-        normed = sum(times * (activations(norm, at_width(cfg, width)) - width) for times, width in cls.applied(cfg))
+        normed = sum(
+            times * (activations(norm, at_width(cfg, width)) - width)
+            for times, width in cls.applied(cfg)
+        )
         product = heads + 2 * keys
-        if cfg.attn_softcap is not None:  # copies of queries, keys and values, head by head of the queries
-            kept: float = 3 * heads + 2 * cfg.n_head * cfg.context + (product if cls.normed(cfg) else 0)
+        if (
+            cfg.attn_softcap is not None
+        ):  # copies of queries, keys and values, head by head of the queries
+            kept: float = (
+                3 * heads + 2 * cfg.n_head * cfg.context + (product if cls.normed(cfg) else 0)
+            )
         else:
             inside = activations(variant("positions", cfg.positions), cfg)
             kept = product + cfg.n_head + (inside or (heads + keys if cls.normed(cfg) else 0))
@@ -83,7 +102,9 @@ class Attention(Variant):
 
     @classmethod
     def shared(cls, cfg: ModelConfig) -> float:
-        """The mask of a window, or ALiBi's of every head; a soft cap keeps one of booleans, of distances none."""
+        """The mask of a window, or ALiBi's of every head; a soft cap keeps one of booleans, of
+        distances none.
+        """
         mask, biases = cfg.context**2, shared(variant("positions", cfg.positions), cfg)
         norm = variant("norm", cfg.norm)
         gains = sum(shared(norm, at_width(cfg, width)) for width in cls.normed(cfg).values())

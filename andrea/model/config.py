@@ -1,4 +1,5 @@
-"""What a model is made of: fields, names of variants, presets. Torch-free, so that `andrea list` stays quick.
+"""What a model is made of: fields, names of variants, presets. Torch-free, so that `andrea list`
+stays quick.
 
 Adding a variant is one class (see `andrea.model.variants`) and one line in `VARIANTS`.
 """
@@ -73,15 +74,17 @@ VARIANTS: dict[str, dict[str, str]] = {
 """Axis, name of the variant, `module:Class`."""
 
 LARGEST = 10**12
-"""Of any size. What the machine cannot hold is refused when a run is asked for; this keeps arithmetic finite."""
+"""Of any size. What the machine cannot hold is refused when a run is asked for; this keeps
+arithmetic finite.
+"""
 
 
 def register(axis: str, name: str, target: str) -> None:
     """Make a user's own variant known on an axis.
 
     Raises:
-        ValueError: the axis does not exist, the target is not `module:Class`, or the name on the axis stands for
-            another class already.
+        ValueError: the axis does not exist, the target is not `module:Class`, or the name on the
+            axis stands for another class already.
     """
     if axis not in VARIANTS:
         raise ValueError(f"no axis {axis!r}; there are {', '.join(VARIANTS)}")
@@ -96,7 +99,8 @@ def variant(axis: str, name: str) -> Any:
     """The class behind a name on an axis; importing it loads no torch.
 
     Raises:
-        UserError: the name is unknown, or its class cannot be imported (a user's own file, most likely).
+        UserError: the name is unknown, or its class cannot be imported (a user's own file, most
+            likely).
     """
     if name not in VARIANTS[axis]:
         raise UserError(unknown(axis, name))
@@ -104,7 +108,9 @@ def variant(axis: str, name: str) -> Any:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"model.{axis} {name!r}: cannot load {VARIANTS[axis][name]}: {error}") from error
+        raise UserError(
+            f"model.{axis} {name!r}: cannot load {VARIANTS[axis][name]}: {error}"
+        ) from error
     if not isinstance(found, type):
         raise UserError(f"model.{axis} {name!r}: {VARIANTS[axis][name]} is no class")
     return found
@@ -126,7 +132,9 @@ def ratio(value: Any) -> Any:
 
 
 def _names(axis: str) -> dict[str, Any]:
-    """What a JSON schema says of an axis: the shipped variants as examples, since a user may register more."""
+    """What a JSON schema says of an axis: the shipped variants as examples, since a user may
+    register more.
+    """
     return {"examples": [*VARIANTS[axis]]}
 
 
@@ -148,7 +156,9 @@ class Dropouts(NamedTuple):
 
 
 class ModelConfig(Frozen):
-    """A decoder-only transformer. Settings that nothing would read are refused (`andrea.model.sense`)."""
+    """A decoder-only transformer. Settings that nothing would read are refused
+    (`andrea.model.checks`).
+    """
 
     vocab_size: int | None = Field(default=None, gt=0, le=LARGEST)
     """Number of tokens that the embedding knows; empty means the tokenizer's."""
@@ -160,7 +170,9 @@ class ModelConfig(Frozen):
     """Number of blocks, L."""
 
     norm_placement: str = Field(default="pre", json_schema_extra=_names("norm_placement"))
-    """Where the normalization stands: `pre` (GPT-2), `post` (the 2017 transformer), `sandwich`, `res_post`, …"""
+    """Where the normalization stands: `pre` (GPT-2), `post` (the 2017 transformer), `sandwich`,
+    `res_post`, …
+    """
     norm: str = Field(default="layernorm", json_schema_extra=_names("norm"))
     """Kind of normalization."""
     norm_affine: bool = True
@@ -172,21 +184,28 @@ class ModelConfig(Frozen):
     dyt_alpha: float = Field(default=0.5, gt=0)
     """Initial slope α of DyT's tanh(αx)."""
     final_norm: bool | None = None
-    """Normalization before the head; empty means what the placement asks for (pre: yes, post: no)."""
+    """Normalization before the head; empty means what the placement asks for (pre: yes, post: no).
+    """
     embedding_norm: bool = False
     """Normalization of the embedded tokens, before the first block (BLOOM)."""
 
     activation: str = Field(default="gelu_tanh", json_schema_extra=_names("activation"))
-    """Nonlinearity of the MLP; those whose names end in `glu`, and `bilinear`, are gated and have three matrices."""
+    """Nonlinearity of the MLP; those whose names end in `glu`, and `bilinear`, are gated and have
+    three matrices.
+    """
     mlp_ratio: Annotated[float, BeforeValidator(ratio)] = Field(default=4.0, gt=0, le=LARGEST)
-    """Hidden width of the MLP over d_model, rounded to the nearest whole number; `8/3` may be written so."""
+    """Hidden width of the MLP over d_model, rounded to the nearest whole number; `8/3` may be
+    written so.
+    """
     mlp_width: int | None = Field(default=None, gt=0, le=LARGEST)
     """Hidden width of the MLP itself, instead of `mlp_ratio`."""
     mlp_multiple: int = Field(default=1, gt=0, le=LARGEST)
     """The hidden width that follows from `mlp_ratio` is rounded up to a multiple of this."""
 
     residual: str = Field(default="on", json_schema_extra=_names("residual"))
-    """How a branch joins the stream: `on` x + f, `off` f alone, `rezero`, `layerscale`, `scaled` x + f/√(2L)."""
+    """How a branch joins the stream: `on` x + f, `off` f alone, `rezero`, `layerscale`, `scaled` x
+    + f/√(2L).
+    """
     layerscale_init: float = Field(default=0.1, gt=0)
     """Initial gain of LayerScale."""
 
@@ -202,17 +221,24 @@ class ModelConfig(Frozen):
     n_head: int = Field(default=4, gt=0, le=LARGEST)
     """Attention heads; without `head_dim` they divide the width."""
     n_kv_head: int | None = Field(default=None, gt=0, le=LARGEST)
-    """Heads of keys and values: fewer are shared among the queries' (GQA), 1 is MQA; empty means `n_head`."""
+    """Heads of keys and values: fewer are shared among the queries' (GQA), 1 is MQA; empty means
+    `n_head`.
+    """
     head_dim: int | None = Field(default=None, gt=0, le=LARGEST)
     """Width of a head; empty means d_model / n_head."""
     window: int | None = Field(default=None, gt=0, le=LARGEST)
-    """Sliding window: how many positions a token sees, its own included; empty means all before it."""
+    """Sliding window: how many positions a token sees, its own included; empty means all before it.
+    """
     full_every: int | None = Field(default=None, ge=2, le=LARGEST)
     """With a window: every n-th block attends to everything all the same (Gemma 2: 2)."""
     qk_norm: Literal["none", "head", "full"] = "none"
-    """Normalization of queries and keys: of each head by itself, or over all heads at once (OLMo 2)."""
+    """Normalization of queries and keys: of each head by itself, or over all heads at once (OLMo
+    2).
+    """
     attn_scale: float | None = Field(default=None, gt=0)
-    """Factor of the attention scores; empty means 1/√(width of a head), or what the init rule asks for."""
+    """Factor of the attention scores; empty means 1/√(width of a head), or what the init rule asks
+    for.
+    """
     attn_softcap: float | None = Field(default=None, gt=0)
     """Soft cap c of the attention scores, c·tanh(s/c) (Gemma 2: 50)."""
 
@@ -237,7 +263,8 @@ class ModelConfig(Frozen):
     """Biases of the MLP; empty means `bias`."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout where GPT-2 has it: on embeddings, attention weights and both branches of each block."""
+    """Dropout where GPT-2 has it: on embeddings, attention weights and both branches of each block.
+    """
     dropout_embedding: float | None = Field(default=None, ge=0, lt=1)
     """Dropout of the embedded tokens; empty means `dropout`."""
     dropout_attention: float | None = Field(default=None, ge=0, lt=1)
@@ -250,7 +277,9 @@ class ModelConfig(Frozen):
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation that the rule starts from (`xavier` and `fan_in`: of the tables alone)."""
     mup_base: int = Field(default=128, gt=0, le=LARGEST)
-    """Width at which µP's factors are 1 (scores are divided by D at any): learning rates found there hold at all."""
+    """Width at which µP's factors are 1 (scores are divided by D at any): learning rates found
+    there hold at all.
+    """
 
     @field_validator(*VARIANTS)
     @classmethod
@@ -269,7 +298,7 @@ class ModelConfig(Frozen):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        from andrea.model.sense import faults
+        from andrea.model.checks import faults
 
         if found := list(faults(self)):
             raise ValueError("; ".join(found))
@@ -301,7 +330,11 @@ class ModelConfig(Frozen):
     @property
     def token_scale(self) -> float:
         """Factor of the token embedding."""
-        return math.sqrt(self.d_model) if self.embedding_scale == "sqrt_d" else float(self.embedding_scale)
+        return (
+            math.sqrt(self.d_model)
+            if self.embedding_scale == "sqrt_d"
+            else float(self.embedding_scale)
+        )
 
     @property
     def biases(self) -> Biases:
@@ -324,7 +357,9 @@ class ModelConfig(Frozen):
         return bool(getattr(placement, "final_norm", True) and getattr(norm, "normalizes", True))
 
     def at_layer(self, index: int) -> Self:
-        """The configuration of block `index` (from 0): without a window where the block attends to everything."""
+        """The configuration of block `index` (from 0): without a window where the block attends to
+        everything.
+        """
         if self.full_every is None:
             return self
         full = (index + 1) % self.full_every == 0
@@ -332,14 +367,39 @@ class ModelConfig(Frozen):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # GPT-2's 0.02 is 0.55/√d at d 768; the same share at d 48. With 0.02 there post-norm learns nothing (docs/log.md).
+    # GPT-2's 0.02 is 0.55/√d at d 768; the same share at d 48. With 0.02 there post-norm learns
+    # nothing (docs/log.md).
     "tiny": {"context": 64, "d_model": 48, "n_layer": 6, "n_head": 4, "init_std": 0.08},
     "andrea-12m": {"context": 1024, "d_model": 384, "n_layer": 6, "n_head": 12, "vocab_size": 4353},
-    "andrea-120m": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 8449},
-    "andrea-480m": {"context": 1024, "d_model": 1536, "n_layer": 16, "n_head": 24, "vocab_size": 8449},
+    "andrea-120m": {
+        "context": 1024,
+        "d_model": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "vocab_size": 8449,
+    },
+    "andrea-480m": {
+        "context": 1024,
+        "d_model": 1536,
+        "n_layer": 16,
+        "n_head": 24,
+        "vocab_size": 8449,
+    },
     "gpt2": {"context": 1024, "d_model": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
-    "gpt2-medium": {"context": 1024, "d_model": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 50257},
-    "gpt2-large": {"context": 1024, "d_model": 1280, "n_layer": 36, "n_head": 20, "vocab_size": 50257},
+    "gpt2-medium": {
+        "context": 1024,
+        "d_model": 1024,
+        "n_layer": 24,
+        "n_head": 16,
+        "vocab_size": 50257,
+    },
+    "gpt2-large": {
+        "context": 1024,
+        "d_model": 1280,
+        "n_layer": 36,
+        "n_head": 20,
+        "vocab_size": 50257,
+    },
     "gpt2-xl": {"context": 1024, "d_model": 1600, "n_layer": 48, "n_head": 25, "vocab_size": 50257},
 }
 """Named settings of `model`; everything not named is the field's default."""

@@ -11,7 +11,7 @@ from typing import Any
 from andrea.model import accounting
 from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig, variant
-from andrea.model.fit import Quantity, Setting, deviation, fit, quantity
+from andrea.model.size_matching import Quantity, Setting, deviation, fit, quantity
 from andrea.model.variants import matmul_flops, shapes
 
 BYTES = 256
@@ -27,11 +27,13 @@ def describe(
     """Everything `andrea model show` prints.
 
     Returns:
-        `rows`: the tree, each row with `name`, `depth`, `times` (how often the part occurs), `shape` (of one, or None),
-        `about` (of a part: its kind, or None), `parameters` and `flops` (per token, forward; of all occurrences),
-        `share` of all parameters; a row's children follow it one deeper and add up to it. `parameters`: by group.
-        `total`, `non_embedding`, `flops_per_token` (forward, backward, total), `memory` (bytes by kind and in total,
-        for `batch_size` sequences at once and what `optimizer` keeps), `notes`.
+        `rows`: the tree, each row with `name`, `depth`, `times` (how often the part occurs),
+            `shape` (of one, or None),
+        `about` (of a part: its kind, or None), `parameters` and `flops` (per token, forward; of all
+        occurrences), `share` of all parameters; a row's children follow it one deeper and add up to
+        it. `parameters`: by group. `total`, `non_embedding`, `flops_per_token` (forward, backward,
+        total), `memory` (bytes by kind and in total, for `batch_size` sequences at once and what
+        `optimizer` keeps), `notes`.
     """
     cfg, notes = _with_vocabulary(cfg)
     if preset and (note := size_note(preset, cfg)):
@@ -45,7 +47,11 @@ def describe(
         "parameters": accounting.parameters(cfg),
         "total": accounting.total(cfg),
         "non_embedding": accounting.non_embedding(cfg),
-        "flops_per_token": {"forward": flops.forward, "backward": flops.backward, "total": flops.total},
+        "flops_per_token": {
+            "forward": flops.forward,
+            "backward": flops.backward,
+            "total": flops.total,
+        },
         "batch_size": batch_size,
         "optimizer": optimizer,
         "memory": memory | {"total": sum(memory.values())},
@@ -54,8 +60,10 @@ def describe(
 
 
 def compare(cfgs: Mapping[str, ModelConfig]) -> list[Row]:
-    """One row per model: `name`, parameters by group, `total`, `non_embedding`, `flops_per_token` (forward and
-    backward), `difference` and `flops_difference` (more than the first one's, in per cent) and `notes`."""
+    """One row per model: `name`, parameters by group, `total`, `non_embedding`, `flops_per_token`
+    (forward and backward), `difference` and `flops_difference` (more than the first one's, in per
+    cent) and `notes`.
+    """
     compared: list[Row] = []
     for name, asked in cfgs.items():
         cfg, notes = _with_vocabulary(asked)
@@ -77,15 +85,20 @@ def compare(cfgs: Mapping[str, ModelConfig]) -> list[Row]:
 
 
 def fits(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[Row]:
-    """What `match` would solve each later model for, to come nearest to the first: one row per later model with `name`,
-    `setting` (dotted), `was`, `became` and `deviation` (of params and flops, as a share of the first one's); without
-    the last three where no value changes anything."""
+    """What `match` would solve each later model for, to come nearest to the first: one row per
+    later model with `name`, `setting` (dotted), `was`, `became` and `deviation` (of params and
+    flops, as a share of the first one's); without the last three where no value changes anything.
+    """
     (_, base), *others = [(name, _with_vocabulary(cfg)[0]) for name, cfg in cfgs.items()]
     found: list[Row] = []
     for name, cfg in others:
         row: Row = {"name": name, "setting": f"model.{by}"}
         if fitted := fit(cfg, quantity(base, on), on, by):
-            row |= {"was": fitted.was, "became": fitted.became, "deviation": deviation(fitted.config, base)}
+            row |= {
+                "was": fitted.was,
+                "became": fitted.became,
+                "deviation": deviation(fitted.config, base),
+            }
         found.append(row)
     return found
 
@@ -102,17 +115,29 @@ def rows(cfg: ModelConfig) -> list[Row]:
         _row("token_embedding", 0, 1, vocab_size * d, 0.0, (vocab_size, d)),
         _row("position_embedding", 0, 1, int(positions.count(cfg)), 0.0, (cfg.context, d)),
         *([_row("embedding_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.embedding_norm else []),
-        _row("blocks", 0, cfg.n_layer, sum(row["parameters"] for row in parts), sum(row["flops"] for row in parts)),
+        _row(
+            "blocks",
+            0,
+            cfg.n_layer,
+            sum(row["parameters"] for row in parts),
+            sum(row["flops"] for row in parts),
+        ),
         *inside,
         *([_row("final_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.has_final_norm else []),
         _row(head, 0, 1, accounting.parameters(cfg)["head"], 2.0 * vocab_size * d, (vocab_size, d)),
     ]
     total = accounting.total(cfg)
-    return [row | {"share": row["parameters"] / total} for row in tree if row["parameters"] or row["flops"]]
+    return [
+        row | {"share": row["parameters"] / total}
+        for row in tree
+        if row["parameters"] or row["flops"]
+    ]
 
 
 def blocks(cfg: ModelConfig) -> list[Row]:
-    """What is inside the blocks, over all of them; positions are named where attention works them in."""
+    """What is inside the blocks, over all of them; positions are named where attention works them
+    in.
+    """
     heads = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
     if cfg.kv_heads != cfg.n_head:
         heads += f", {cfg.kv_heads} of keys"
@@ -151,21 +176,34 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
 
 
 def _part(name: str, part: Any, kinds: list[tuple[ModelConfig, int]], about: str) -> list[Row]:
-    """A part of all blocks and, one deeper, its parameters; FLOPs beyond theirs have rows of their own."""
+    """A part of all blocks and, one deeper, its parameters; FLOPs beyond theirs have rows of their
+    own.
+    """
     known = [shapes(part, layer) for layer, _ in kinds]
     joins = ("join1.", "join2.") if name == "joins" else ("",)
     count = sum(blocks for _, blocks in kinds)
     leaves = [
-        _row(f"{join}{leaf}", 2, count, count * math.prod(shape), float(count * matmul_flops(shape)), shape)
+        _row(
+            f"{join}{leaf}",
+            2,
+            count,
+            count * math.prod(shape),
+            float(count * matmul_flops(shape)),
+            shape,
+        )
         for join in joins
         for leaf, shape in known[0].items()
         if all(other == known[0] for other in known)
     ]
     if leaves:
         for layer, blocks in kinds:
-            beyond = float(part.flops(layer)) - sum(matmul_flops(shape) for shape in known[0].values())
+            beyond = float(part.flops(layer)) - sum(
+                matmul_flops(shape) for shape in known[0].values()
+            )
             if beyond:
-                leaves.append(_row(_rest(part, layer, blocks, len(kinds)), 2, blocks, 0, blocks * beyond))
+                leaves.append(
+                    _row(_rest(part, layer, blocks, len(kinds)), 2, blocks, 0, blocks * beyond)
+                )
     parameters = sum(blocks * len(joins) * int(part.count(layer)) for layer, blocks in kinds)
     flops = sum(blocks * len(joins) * float(part.flops(layer)) for layer, blocks in kinds)
     return [_row(name, 1, count, parameters, flops, about=about), *leaves]
@@ -197,4 +235,6 @@ def _with_vocabulary(cfg: ModelConfig) -> tuple[ModelConfig, list[str]]:
     """The configuration with a vocabulary to count, and what to say about it."""
     if cfg.vocab_size is not None:
         return cfg, []
-    return cfg.model_copy(update={"vocab_size": BYTES}), [f"vocab_size is the tokenizer's: counted with {BYTES}, bytes"]
+    return cfg.model_copy(update={"vocab_size": BYTES}), [
+        f"vocab_size is the tokenizer's: counted with {BYTES}, bytes"
+    ]

@@ -1,4 +1,5 @@
-"""A model as a folder: what it is in `config.json`, its weights in `model.safetensors` under andrea's own names.
+"""A model as a folder: what it is in `config.json`, its weights in `model.safetensors` under
+andrea's own names.
 
 model = load_model(Path("folder"))
 """
@@ -22,7 +23,7 @@ from andrea.config import build
 from andrea.errors import UserError, disk_full
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
-from andrea.model.room import require_room
+from andrea.model.memory_limit import require_room
 
 FORMAT = 1
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -60,14 +61,21 @@ def load_model(path: Path) -> GPT:
         hint = f"; it is transformers' ({theirs}): `andrea import hf` reads it" if theirs else ""
         raise UserError(f"{path / CONFIG}: does not describe a model of andrea's{hint}")
     if described["format"] != FORMAT:
-        raise UserError(f"{path / CONFIG}: of format {described['format']}, this andrea reads {FORMAT}; update andrea")
+        raise UserError(
+            f"{path / CONFIG}: of format {described['format']}, this andrea reads {FORMAT}; update "
+            "andrea"
+        )
     cfg = build(ModelConfig, described["model"], str(path / CONFIG))
     return filled(cfg, read_tensors(path), str(path))
 
 
 def weights(model: GPT) -> dict[str, Tensor]:
     """The weights by name, a tied head left out, since it is the token table."""
-    return {name: tensor.detach() for name, tensor in model.state_dict().items() if not _repeats(model.config, name)}
+    return {
+        name: tensor.detach()
+        for name, tensor in model.state_dict().items()
+        if not _repeats(model.config, name)
+    }
 
 
 def _repeats(cfg: ModelConfig, name: str) -> bool:
@@ -78,10 +86,13 @@ def filled(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> GPT:
     """A model with these weights, in evaluation mode; torch's global generator is left as it was.
 
     Raises:
-        UserError: tensors are missing, left over or of another shape; `where` stands before what is wrong.
+        UserError: tensors are missing, left over or of another shape; `where` stands before what is
+            wrong.
     """
     if cfg.n_layer > len(tensors):
-        raise UserError(f"{where}: {len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
+        raise UserError(
+            f"{where}: {len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks"
+        )
     require_room(cfg, f"{where}: ")
     expected = meta_weights(cfg)
     given = {name: tensor for name, tensor in tensors.items() if not _repeats(cfg, name)}
@@ -91,7 +102,10 @@ def filled(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> GPT:
         raise UserError(f"{where}: tensors that have no place in such a model: {named(extra)}")
     for name, tensor in given.items():
         if tensor.shape != expected[name].shape:
-            raise UserError(f"{where}: {name} is {size(tensor)}, the configuration makes it {size(expected[name])}")
+            raise UserError(
+                f"{where}: {name} is {size(tensor)}, the configuration makes it "
+                f"{size(expected[name])}"
+            )
     with torch.random.fork_rng(devices=[]):
         model = GPT(cfg)
     tied = {"head.weight": given["token_embedding.weight"]} if cfg.tied else {}
@@ -112,12 +126,15 @@ def size(tensor: Tensor) -> str:
 
 def named(names: list[str]) -> str:
     """Names for a message: the first few, and how many more."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return ", ".join(names[:SHOWN]) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` to write into; it gets that name when the block ends well, and is gone when it does not.
+    """A folder beside `path` to write into; it gets that name when the block ends well, and is gone
+    when it does not.
 
     Raises:
         UserError: something is there already, or the folder above is missing.
@@ -128,15 +145,21 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     try:
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        partial = Path(
+            tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        )
     except OSError as error:
         if disk_full(error):
             raise
-        raise UserError(f"{path}: cannot be made ({error.strerror}); name another folder") from error
+        raise UserError(
+            f"{path}: cannot be made ({error.strerror}); name another folder"
+        ) from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())
-        if path.exists():  # written by another command meanwhile; a rename would replace an empty folder
+        if (
+            path.exists()
+        ):  # written by another command meanwhile; a rename would replace an empty folder
             raise taken
         partial.rename(path)
     finally:
@@ -184,7 +207,9 @@ def read_description(folder: Path) -> dict[str, Any]:
         UserError: the folder or the file is missing, or it is no JSON object.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: not a folder")
+        raise UserError(
+            f"{folder}: no such folder" if not folder.exists() else f"{folder}: not a folder"
+        )
     return read_object(folder / CONFIG, f"no model folder: it has no {CONFIG}")
 
 
@@ -198,7 +223,9 @@ def read_object(path: Path, absent: str = "") -> dict[str, Any]:
         UserError: it is missing, cannot be read, or is no JSON object.
     """
     if not path.is_file():  # a pipe would wait for ever
-        raise UserError(f"{path}: not a file" if os.path.lexists(path) else f"{path.parent}: {absent}")
+        raise UserError(
+            f"{path}: not a file" if os.path.lexists(path) else f"{path.parent}: {absent}"
+        )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -217,18 +244,27 @@ def read_tensors(folder: Path, ignored: re.Pattern[str] | None = None) -> dict[s
         ignored: names of tensors that are no weights.
 
     Raises:
-        UserError: a file is missing or torn, holds what is no weight, or the weights are a pickle, which could run
-            foreign code and is not opened.
+        UserError: a file is missing or torn, holds what is no weight, or the weights are a pickle,
+            which could run foreign code and is not opened.
     """
     found: dict[str, Tensor] = {}
     for path in _files(folder):
         tensors = _read_file(path)
-        kept = {name: tensor for name, tensor in tensors.items() if not (ignored and ignored.search(name))}
+        kept = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if not (ignored and ignored.search(name))
+        }
         if strange := [name for name, tensor in kept.items() if tensor.dtype not in READ]:
-            raise UserError(f"{path}: quantized or no weights: {named(strange)} ({kept[strange[0]].dtype})")
+            raise UserError(
+                f"{path}: quantized or no weights: {named(strange)} ({kept[strange[0]].dtype})"
+            )
         single = {name: tensor.to(torch.float32) for name, tensor in kept.items()}
         if broken := [name for name, tensor in single.items() if not tensor.isfinite().all()]:
-            raise UserError(f"{path}: numbers that are not finite in float32: {named(broken)}; such a model is broken")
+            raise UserError(
+                f"{path}: numbers that are not finite in float32: {named(broken)}; such a model is "
+                "broken"
+            )
         found |= single
     return found
 
@@ -239,7 +275,9 @@ def _files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
         index = read_object(folder / INDEX, "")
         places = index.get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        if not isinstance(places, dict) or not all(
+            isinstance(name, str) for name in places.values()
+        ):
             raise UserError(f"{folder / INDEX}: damaged, it has no weight_map")
         names = sorted(set(places.values()))
         if outside := [name for name in names if Path(name).name != name]:
@@ -249,7 +287,8 @@ def _files(folder: Path) -> list[Path]:
         return [folder / name for name in names]
     if pickles := sorted(path.name for path in folder.glob("*.bin")):
         raise UserError(
-            f"{folder}: its weights are a pickle ({pickles[0]}), which could run foreign code and is not opened; "
+            f"{folder}: its weights are a pickle ({pickles[0]}), which could run foreign code and "
+            "is not opened; "
             "save the model as safetensors first"
         )
     raise UserError(f"{folder}: it has no {WEIGHTS}")

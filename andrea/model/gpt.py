@@ -1,7 +1,8 @@
 """The language model: token table, positions, blocks, norms where the placement has them, a head.
 
-Under autocast the residual stream is float32 in every variant, for tables and joins are; only where a branch replaces
-it (`residual: off`) it is what the branch put out. Logits are float32 from the head on.
+Under autocast the residual stream is float32 in every variant, for tables and joins are; only where
+a branch replaces it (`residual: off`) it is what the branch put out. Logits are float32 from the
+head on.
 
 Shapes: B sequences, T positions, C = d_model, V = vocab_size.
 """
@@ -20,10 +21,14 @@ from andrea.model.layers.attention import at_least_float32
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer. Parameters have torch's default values until `initialise` sets them."""
+    """A decoder-only transformer. Parameters have torch's default values until `initialise` sets
+    them.
+    """
 
     numerics = 1
-    """Version of the numbers of what no variant carries: embeddings, head, loss, the draws behind initial weights."""
+    """Version of the numbers of what no variant carries: embeddings, head, loss, the draws behind
+    initial weights.
+    """
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -42,7 +47,8 @@ class GPT(nn.Module):
         self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V], or with targets the loss of every token [B, T] in nats, float32, not reduced.
+        """Logits [B, T, V], or with targets the loss of every token [B, T] in nats, float32, not
+        reduced.
 
         Args:
             tokens: int64 [B, T], T at most `context`.
@@ -75,7 +81,9 @@ class GPT(nn.Module):
         return y_BTC
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
-        """Logits [B, T, V] of a residual stream: as the last block leaves it, or any earlier one (a logit lens)."""
+        """Logits [B, T, V] of a residual stream: as the last block leaves it, or any earlier one (a
+        logit lens).
+        """
         x_BTC = self.final_norm(x_BTC)
         if self.output_scale != 1:
             x_BTC = x_BTC * self.output_scale
@@ -84,15 +92,20 @@ class GPT(nn.Module):
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
     def _loss(self, logits_BTV: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy; the z-loss acts on the training's gradient alone, so that losses stay comparable."""
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        """Cross-entropy; the z-loss acts on the training's gradient alone, so that losses stay
+        comparable.
+        """
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none").view(
+            targets.shape
+        )
         if self.config.z_loss and self.training:
             penalty = self.config.z_loss * logits_BTV.logsumexp(-1).square() * (targets >= 0)
             loss = loss + (penalty - penalty.detach())
         return loss
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Between kinds of tensors (`to("meta")`, `to_empty`) torch makes a new parameter at every place that has one.
+        # Between kinds of tensors (`to("meta")`, `to_empty`) torch makes a new parameter at every
+        # place that has one.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         _tie(self)
         return self
@@ -105,7 +118,8 @@ def _tie(model: nn.Module, _incompatible_keys: Any = None) -> None:
 
 
 def build_model(cfg: ModelConfig, seed: int = 0) -> GPT:
-    """A model with initial weights of this seed; the global random generators are left as they were.
+    """A model with initial weights of this seed; the global random generators are left as they
+    were.
 
     Raises:
         UserError: vocab_size is empty.

@@ -1,8 +1,8 @@
 """Initial weights: standard-normal draws that arms share, scaled by a rule. Torch-free at import.
 
-The draw behind a parameter is a function of (seed, name, shape) alone: not of the order of building, the device, the
-global generators, nor of what else is in the model. So two arms start from the same numbers wherever they have a
-parameter in common.
+The draw behind a parameter is a function of (seed, name, shape) alone: not of the order of
+building, the device, the global generators, nor of what else is in the model. So two arms start
+from the same numbers wherever they have a parameter in common.
 """
 
 import hashlib
@@ -31,8 +31,9 @@ class Init(ABC):
     @classmethod
     @abstractmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a matrix [out, in] or table; queries, keys and values are asked for one by one, as
-        `blocks.0.attn.q.weight` and so on."""
+        """Standard deviation of a matrix [out, in] or table; queries, keys and values are asked for
+        one by one, as `blocks.0.attn.q.weight` and so on.
+        """
 
     @classmethod
     def lr(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
@@ -51,15 +52,21 @@ class Init(ABC):
 
 
 class GPT2(Init):
-    """N(0, init_std) for every matrix and table; residual projections, whatever the sublayer, divided by √(2L)."""
+    """N(0, init_std) for every matrix and table; residual projections, whatever the sublayer,
+    divided by √(2L).
+    """
 
     @classmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
-        return cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(RESIDUAL) else cfg.init_std
+        return (
+            cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(RESIDUAL) else cfg.init_std
+        )
 
 
 class Xavier(Init):
-    """√(2 / (in + out)) for every matrix (Glorot & Bengio 2010), its normal form; tables and head `init_std`."""
+    """√(2 / (in + out)) for every matrix (Glorot & Bengio 2010), its normal form; tables and head
+    `init_std`.
+    """
 
     @classmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
@@ -67,8 +74,9 @@ class Xavier(Init):
 
 
 class FanIn(Init):
-    """1/√in for every matrix (LeCun et al. 1998): products keep the variance of what they read; tables and head
-    `init_std`."""
+    """1/√in for every matrix (LeCun et al. 1998): products keep the variance of what they read;
+    tables and head `init_std`.
+    """
 
     @classmethod
     def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
@@ -76,20 +84,23 @@ class FanIn(Init):
 
 
 class ZeroOut(Init):
-    """As `gpt2`, but matrices that write into the residual stream are 0: every block starts as the identity (Zhang et
-    al. 2019, Fixup; µP's advice)."""
+    """As `gpt2`, but matrices that write into the residual stream are 0: every block starts as the
+    identity (Zhang et al. 2019, Fixup; µP's advice).
+    """
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
         """Where the gradient would be 0 for ever."""
         if cfg.residual == "rezero":
             return (
-                "with residual rezero too, each of the two keeps the other's gradient at 0 and no block ever learns: "
+                "with residual rezero too, each of the two keeps the other's gradient at 0 and no "
+                "block ever learns: "
                 "choose another init or another residual"
             )
         if cfg.residual == "off":
             return (
-                "without a residual every block puts out 0 whatever it reads, and none ever learns: "
+                "without a residual every block puts out 0 whatever it reads, and none ever "
+                "learns: "
                 "choose another init, or residual on"
             )
         return None
@@ -100,9 +111,11 @@ class ZeroOut(Init):
 
 
 class MuP(Init):
-    """Maximal update parametrization for Adam (Yang et al. 2022, table 8): with w = d_model / mup_base, matrices inside
-    the blocks start at init_std/√w (residual ones also over √(2L)) and learn at 1/w of the rate, scores are divided by
-    D and not √D, and what the head reads by w. Tables, vectors and the head keep scale and rate."""
+    """Maximal update parametrization for Adam (Yang et al. 2022, table 8): with w = d_model /
+    mup_base, matrices inside the blocks start at init_std/√w (residual ones also over √(2L)) and
+    learn at 1/w of the rate, scores are divided by D and not √D, and what the head reads by w.
+    Tables, vectors and the head keep scale and rate.
+    """
 
     reads = ("mup_base",)
 
@@ -111,7 +124,8 @@ class MuP(Init):
         """What would grow with the width all the same."""
         if cfg.embedding_scale == "sqrt_d":
             return (
-                "embedding_scale sqrt_d grows with the width, and rates found at one width would not hold at another: "
+                "embedding_scale sqrt_d grows with the width, and rates found at one width would "
+                "not hold at another: "
                 "give a number"
             )
         return None
@@ -147,7 +161,11 @@ def hidden(name: str) -> bool:
 def score_scale(cfg: ModelConfig) -> float | None:
     """Factor of the attention scores: the setting, or the init rule's; None: 1/√D."""
     rule = variant("init", cfg.init)
-    return cfg.attn_scale if cfg.attn_scale is not None or not issubclass(rule, Init) else rule.score_scale(cfg)
+    return (
+        cfg.attn_scale
+        if cfg.attn_scale is not None or not issubclass(rule, Init)
+        else rule.score_scale(cfg)
+    )
 
 
 def output_scale(cfg: ModelConfig) -> float:
@@ -169,7 +187,9 @@ def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
 
 
 def scales(model: "nn.Module", cfg: ModelConfig) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-    """Standard deviations of every matrix and table: by name, from row to row how many rows have which."""
+    """Standard deviations of every matrix and table: by name, from row to row how many rows have
+    which.
+    """
     rule = variant("init", cfg.init)
     gain = getattr(variant("norm_placement", cfg.norm_placement), "gain", lambda cfg, name: 1.0)
     pieces = {
@@ -181,20 +201,28 @@ def scales(model: "nn.Module", cfg: ModelConfig) -> Iterator[tuple[str, list[tup
         if parameter.dim() >= 2:
             rows, *rest = parameter.shape
             parts = pieces.get(name, {name: rows}).items()
-            yield name, [(n, rule.scale(cfg, piece, (n, *rest)) * gain(cfg, piece)) for piece, n in parts]
+            yield (
+                name,
+                [(n, rule.scale(cfg, piece, (n, *rest)) * gain(cfg, piece)) for piece, n in parts],
+            )
 
 
 def lr_scales(model: "nn.Module", cfg: ModelConfig) -> dict[str, float]:
     """Factor of the learning rate of every parameter, by name."""
     rule = variant("init", cfg.init)
     named = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return {name: rule.lr(cfg, name, shape) if issubclass(rule, Init) else 1.0 for name, shape in named.items()}
+    return {
+        name: rule.lr(cfg, name, shape) if issubclass(rule, Init) else 1.0
+        for name, shape in named.items()
+    }
 
 
 def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
-    """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, gains 1.
+    """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, gains
+    1.
 
-    Vectors that are called neither `weight` nor `bias` (a variant's own constants) stay as they were built.
+    Vectors that are called neither `weight` nor `bias` (a variant's own constants) stay as they
+    were built.
     """
     import torch
 

@@ -1,4 +1,6 @@
-"""The MLP sublayer: two matrices and a nonlinearity, or three when it is gated. Torch-free at import."""
+"""The MLP sublayer: two matrices and a nonlinearity, or three when it is gated. Torch-free at
+import.
+"""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING
@@ -11,12 +13,16 @@ if TYPE_CHECKING:
 
 
 class Mlp(Variant):
-    """`down(f(up(x)))`, gated: `down(f(gate(x)) * up(x))`. A variant says f, and whether it is gated."""
+    """`down(f(up(x)))`, gated: `down(f(gate(x)) * up(x))`. A variant says f, and whether it is
+    gated.
+    """
 
     gated = False
     """Whether a third matrix `gate` carries the nonlinearity."""
     kept = 2
-    """Tensors of the hidden width that the backward pass needs (input and output of f; a gate doubles them)."""
+    """Tensors of the hidden width that the backward pass needs (input and output of f; a gate
+    doubles them).
+    """
 
     @classmethod
     @abstractmethod

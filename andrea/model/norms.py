@@ -1,4 +1,6 @@
-"""Normalizations over the width of the residual stream, or of a head's queries and keys. Torch-free at import."""
+"""Normalizations over the width of the residual stream, or of a head's queries and keys. Torch-free
+at import.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -10,21 +12,30 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(Variant):
-    """Mean 0 and variance 1 over the width (Ba et al. 2016); `norm_affine` adds a gain, `norm_bias` a bias to it."""
+    """Mean 0 and variance 1 over the width (Ba et al. 2016); `norm_affine` adds a gain, `norm_bias`
+    a bias to it.
+    """
 
     reads = ("norm_affine", "norm_bias", "norm_eps")
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
         alone = cfg.norm_bias is not None and not cfg.norm_affine
-        return "norm_bias is read with norm_affine only: set that, or leave norm_bias out" if alone else None
+        return (
+            "norm_bias is read with norm_affine only: set that, or leave norm_bias out"
+            if alone
+            else None
+        )
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
         from torch import nn
 
         return nn.LayerNorm(
-            cfg.d_model, eps=cfg.norm_eps, elementwise_affine=cfg.norm_affine, bias=cfg.norm_affine and cfg.biases.norm
+            cfg.d_model,
+            eps=cfg.norm_eps,
+            elementwise_affine=cfg.norm_affine,
+            bias=cfg.norm_affine and cfg.biases.norm,
         )
 
     @classmethod
@@ -60,11 +71,17 @@ class RMSNorm(Variant):
 
 
 class RMSNorm1p(RMSNorm):
-    """RMSNorm whose gain is 1 + offset (Gemma): weight decay, where there is any, pulls it to 1 and not to 0."""
+    """RMSNorm whose gain is 1 + offset (Gemma): weight decay, where there is any, pulls it to 1 and
+    not to 0.
+    """
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
-        return None if cfg.norm_affine else "without a gain it is rmsnorm: choose that, or leave norm_affine out"
+        return (
+            None
+            if cfg.norm_affine
+            else "without a gain it is rmsnorm: choose that, or leave norm_affine out"
+        )
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":
@@ -83,7 +100,9 @@ class RMSNorm1p(RMSNorm):
 
 
 class DyT(Variant):
-    """Dynamic tanh, gain · tanh(α·x) + bias with one learned α: elementwise, no statistics (Zhu et al. 2025)."""
+    """Dynamic tanh, gain · tanh(α·x) + bias with one learned α: elementwise, no statistics (Zhu et
+    al. 2025).
+    """
 
     reads = ("norm_affine", "norm_bias", "dyt_alpha")
 
@@ -101,7 +120,9 @@ class DyT(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Its input and the tanh; without a gain the tanh is its output, which whoever reads it keeps."""
+        """Its input and the tanh; without a gain the tanh is its output, which whoever reads it
+        keeps.
+        """
         return float((2 if cfg.norm_affine else 1) * cfg.d_model)
 
 
@@ -113,13 +134,20 @@ class Identity(Variant):
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
-        asked = {"qk_norm": cfg.qk_norm != "none", "embedding_norm": cfg.embedding_norm, "final_norm": cfg.final_norm}
+        asked = {
+            "qk_norm": cfg.qk_norm != "none",
+            "embedding_norm": cfg.embedding_norm,
+            "final_norm": cfg.final_norm,
+        }
         if names := [name for name, there in asked.items() if there]:
             return f"{' and '.join(names)} would normalize nothing: choose another norm, or leave this out"
-        placed = cfg.norm_placement in ("pre", "parallel") or users_own(variant("norm_placement", cfg.norm_placement))
+        placed = cfg.norm_placement in ("pre", "parallel") or users_own(
+            variant("norm_placement", cfg.norm_placement)
+        )
         if not placed:
             return (
-                f"there is no norm for norm_placement {cfg.norm_placement} to place: leave norm_placement at pre "
+                f"there is no norm for norm_placement {cfg.norm_placement} to place: leave "
+                "norm_placement at pre "
                 "(or parallel), or choose another norm"
             )
         return None

@@ -70,7 +70,9 @@ class PostNorm(Placement):
 
 
 class Sandwich(Placement):
-    """x + norm(f(norm(x))): before and after the sublayer (Ding et al. 2021; Gemma 2; Peri-LN, Kim et al. 2025)."""
+    """x + norm(f(norm(x))): before and after the sublayer (Ding et al. 2021; Gemma 2; Peri-LN, Kim
+    et al. 2025).
+    """
 
     sites = ("norm1", "after1", "norm2", "after2")
     block = "SandwichBlock"
@@ -83,9 +85,11 @@ class ResPostNorm(Placement):
 
 
 class DeepNorm(Placement):
-    """norm(α·x + f(x)), α = (2L)^¼; MLP, values and attention's output start β = (8L)^−¼ smaller (Wang et al. 2022).
+    """norm(α·x + f(x)), α = (2L)^¼; MLP, values and attention's output start β = (8L)^−¼ smaller
+    (Wang et al. 2022).
 
-    The paper's constants are derived for `init: xavier`; with another rule β stands beside that rule's own scales.
+    The paper's constants are derived for `init: xavier`; with another rule β stands beside that
+    rule's own scales.
     """
 
     final_norm = False
@@ -104,7 +108,13 @@ class DeepNorm(Placement):
 
     @classmethod
     def gain(cls, cfg: ModelConfig, name: str) -> float:
-        shrunk = (".mlp.up.weight", ".mlp.gate.weight", ".mlp.down.weight", ".attn.v.weight", ".attn.proj.weight")
+        shrunk = (
+            ".mlp.up.weight",
+            ".mlp.gate.weight",
+            ".mlp.down.weight",
+            ".attn.v.weight",
+            ".attn.proj.weight",
+        )
         return float((8 * cfg.n_layer) ** -0.25) if name.endswith(shrunk) else 1.0
 
 

@@ -1,7 +1,8 @@
-"""How a token knows where it stands: something added to the embeddings, or inside attention. Torch-free at import.
+"""How a token knows where it stands: something added to the embeddings, or inside attention.
+Torch-free at import.
 
-`build` makes what is added to the embedded tokens (a module from T to [T, C], or None), `inside` what every attention
-uses (a module with `rotate(q, k)` and `bias(T)`, or None).
+`build` makes what is added to the embedded tokens (a module from T to [T, C], or None), `inside`
+what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ class Positions(Variant):
     """Nothing, unless a variant says more."""
 
     relative = False
-    """Whether it is worked into the scores inside attention, and tells nothing where there is one position."""
+    """Whether it is worked into the scores inside attention, and tells nothing where there is one
+    position.
+    """
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
@@ -58,10 +61,11 @@ class Learned(Positions):
 
 
 class Sinusoidal(Positions):
-    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
+    """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et
+    al. 2017, 3.5).
 
-    They are of order 1. The paper multiplies the embeddings by √d (`embedding_scale: sqrt_d`); without it tokens that
-    start at `init_std` drown among them.
+    They are of order 1. The paper multiplies the embeddings by √d (`embedding_scale: sqrt_d`);
+    without it tokens that start at `init_std` drown among them.
     """
 
     @classmethod
@@ -72,7 +76,9 @@ class Sinusoidal(Positions):
 
 
 class Rope(Positions):
-    """Queries and keys rotated by an angle that grows with the position (Su et al. 2021), halves paired as in NeoX."""
+    """Queries and keys rotated by an angle that grows with the position (Su et al. 2021), halves
+    paired as in NeoX.
+    """
 
     relative = True
     reads = ("rope_base", "rope_fraction")
@@ -82,7 +88,8 @@ class Rope(Positions):
         rotated = cfg.rope_dim
         if rotated < 2 or rotated % 2:
             return (
-                f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn in pairs: "
+                f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn "
+                "in pairs: "
                 "change n_head, head_dim or rope_fraction so that the number is even"
             )
         if rotated == 2 and cfg.rope_base != type(cfg).model_fields["rope_base"].default:
@@ -97,7 +104,9 @@ class Rope(Positions):
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Rotated queries and keys; partly rotated ones are laid out head by head, which copies attention's output."""
+        """Rotated queries and keys; partly rotated ones are laid out head by head, which copies
+        attention's output.
+        """
         heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
         return float(heads + keys + (heads if cfg.rope_dim < cfg.d_head else 0))
 

@@ -78,7 +78,9 @@ class LayerScale(Residual):
 
 
 class Scaled(Residual):
-    """x + f/√(2L): the stream's variance stays of order 1 at any depth (De & Smith 2020; Hayou et al. 2021)."""
+    """x + f/√(2L): the stream's variance stays of order 1 at any depth (De & Smith 2020; Hayou et
+    al. 2021).
+    """
 
     @classmethod
     def build(cls, cfg: ModelConfig) -> "nn.Module":

@@ -1,4 +1,5 @@
-"""One token on its way through a model: what every sublayer read, what it added, and what the stream became.
+"""One token on its way through a model: what every sublayer read, what it added, and what the
+stream became.
 
 Hooks look on while the model's own blocks run, dropout off; norms and cosines are taken in float64.
 
@@ -19,7 +20,9 @@ from andrea.model.layers.blocks import ParallelBlock
 from andrea.model.layers.residuals import Join
 
 ROUNDING = 1e-5
-"""A part of the stream's change below this share of the stream is what float32 rounds, and counts as nothing."""
+"""A part of the stream's change below this share of the stream is what float32 rounds, and counts
+as nothing.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,15 @@ class Step:
     block: int
     """From 1."""
     sublayer: str
-    """`attn`, `mlp`, or `block` where a user's own block does not say what is between its sublayers."""
+    """`attn`, `mlp`, or `block` where a user's own block does not say what is between its
+    sublayers.
+    """
     before: float
     """Norm of the stream."""
     source: float
-    """Norm of the stream that the sublayer started from: `before`; for an MLP beside attention the block's input."""
+    """Norm of the stream that the sublayer started from: `before`; for an MLP beside attention the
+    block's input.
+    """
     read: float | None
     """Norm of what the sublayer itself read: `source`, or that stream normalized."""
     added: float
@@ -53,13 +60,17 @@ class Step:
     cosine: float | None
     """Of the branch with the stream it started from; None where one of them is zero."""
     moved: float
-    """Norm of whatever else happened to the stream: a norm that stands on it, a weight on it, or its removal."""
+    """Norm of whatever else happened to the stream: a norm that stands on it, a weight on it, or
+    its removal.
+    """
     change: float
     """Norm of after − before."""
     after: float
     """Norm of the stream."""
     share: float | None
-    """The branch's part of the way from the first stream to the last, measured along that way; None without a way."""
+    """The branch's part of the way from the first stream to the last, measured along that way; None
+    without a way.
+    """
     moved_share: float | None
     """The rest's part of it. All parts of all steps add up to 1."""
 
@@ -124,8 +135,15 @@ def trace(model: GPT, tokens: Tensor, position: int, top: int = 3) -> Trace:
             streams.append(x_BTC)
         ends = [x_BTC[0, position].double() for x_BTC in streams]
         way = ends[-1] - ends[0]
-        lens = [_depth(model, i, x_BTC[:, position : position + 1], follower, top) for i, x_BTC in enumerate(streams)]
-        normed = None if not model.config.has_final_norm else _norm(model.final_norm(x_BTC)[0, position].double())
+        lens = [
+            _depth(model, i, x_BTC[:, position : position + 1], follower, top)
+            for i, x_BTC in enumerate(streams)
+        ]
+        normed = (
+            None
+            if not model.config.has_final_norm
+            else _norm(model.final_norm(x_BTC)[0, position].double())
+        )
     return Trace(
         position=position,
         token=int(tokens[position]),
@@ -155,7 +173,11 @@ def _start(model: GPT, tokens: Tensor, position: int) -> tuple[Start, Tensor]:
     """The embedding's numbers, and the stream that the first block reads."""
     x_BTC = model.embed(tokens[None])
     row = model.token_embedding(tokens[position]).double() * model.config.token_scale
-    table = None if model.position_embedding is None else model.position_embedding(len(tokens))[position].double()
+    table = (
+        None
+        if model.position_embedding is None
+        else model.position_embedding(len(tokens))[position].double()
+    )
     place = None if table is None else _norm(table)
     return Start(_norm(row), place, _norm(x_BTC[0, position].double())), x_BTC
 
@@ -168,7 +190,9 @@ def _through(block: Any, x_BTC: Tensor, position: int) -> tuple[list[_Moment], T
 
     with _watching(block) as seen:
         # A user's own block may have no more than a forward.
-        middle_BTC, y_BTC = block.stages(x_BTC) if hasattr(block, "stages") else (None, block(x_BTC))
+        middle_BTC, y_BTC = (
+            block.stages(x_BTC) if hasattr(block, "stages") else (None, block(x_BTC))
+        )
     x, y = at(x_BTC), at(y_BTC)
     if middle_BTC is None:
         return [_Moment("block", x, x, None, y - x, y)], y_BTC
@@ -187,7 +211,9 @@ def _through(block: Any, x_BTC: Tensor, position: int) -> tuple[list[_Moment], T
 
 @contextmanager
 def _watching(block: Any) -> Iterator[dict[str, Tensor]]:
-    """While inside, keep what the sublayers read and what the joins gave the stream of their branch."""
+    """While inside, keep what the sublayers read and what the joins gave the stream of their
+    branch.
+    """
     seen: dict[str, Tensor] = {}
 
     def reads(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -203,7 +229,11 @@ def _watching(block: Any) -> Iterator[dict[str, Tensor]]:
 
         return look
 
-    parts = {name: getattr(block, name) for name in ("attn", "mlp", "join1", "join2") if hasattr(block, name)}
+    parts = {
+        name: getattr(block, name)
+        for name in ("attn", "mlp", "join1", "join2")
+        if hasattr(block, name)
+    }
     handles = [
         part.register_forward_hook(joins(name))
         if name.startswith("join")

@@ -1,8 +1,10 @@
-"""What every variant answers: how to build it, how many parameters it has, what it costs. Torch-free.
+"""What every variant answers: how to build it, how many parameters it has, what it costs.
+Torch-free.
 
-A variant is a subclass that says `shapes` and `build`, or any class with `build`, `count` and `flops`, made known with
-one line in `andrea.model.config.VARIANTS`, or by `register` from a user's own file. That file, `ablations/mine.py`
-beside `ablations/mine.yaml`, is loaded only for its own ablation, so that it may import torch at its top:
+A variant is a subclass that says `shapes` and `build`, or any class with `build`, `count` and
+`flops`, made known with one line in `andrea.model.config.VARIANTS`, or by `register` from a user's
+own file. That file, `ablations/mine.py` beside `ablations/mine.yaml`, is loaded only for its own
+ablation, so that it may import torch at its top:
 
     from torch import Tensor, nn
 
@@ -23,7 +25,8 @@ beside `ablations/mine.yaml`, is loaded only for its own ablation, so that it ma
 
     register("activation", "squared_relu", f"{__name__}:SquaredRelu")
 
-It is one file: a module beside it is refused. docs/your-own-variant.md goes from such an idea to its verdict.
+It is one file: a module beside it is refused. docs/your-own-variant.md goes from such an idea to
+    its verdict.
 """
 
 import math
@@ -47,9 +50,13 @@ class Variant(ABC):
     """One part of the model, described without torch. Never instantiated."""
 
     numerics = 1
-    """Version of the numbers it computes: raise it when the same weights and tokens give other bits."""
+    """Version of the numbers it computes: raise it when the same weights and tokens give other
+    bits.
+    """
     reads: tuple[str, ...] = ()
-    """Settings of the model that this variant reads and not every other on its axis: elsewhere they are refused."""
+    """Settings of the model that this variant reads and not every other on its axis: elsewhere they
+    are refused.
+    """
 
     @classmethod
     def refuse(cls, cfg: ModelConfig) -> str | None:
@@ -73,17 +80,23 @@ class Variant(ABC):
 
     @classmethod
     def flops(cls, cfg: ModelConfig) -> float:
-        """Forward FLOPs per token of one such part: matrix products only, two per weight of a matrix."""
+        """Forward FLOPs per token of one such part: matrix products only, two per weight of a
+        matrix.
+        """
         return float(sum(matmul_flops(shape) for shape in cls.shapes(cfg).values()))
 
     @classmethod
     def activations(cls, cfg: ModelConfig) -> float:
-        """Elements per token that autograd keeps for the backward pass: here, the output of every matrix."""
+        """Elements per token that autograd keeps for the backward pass: here, the output of every
+        matrix.
+        """
         return float(sum(shape[0] for shape in cls.shapes(cfg).values() if len(shape) == 2))
 
     @classmethod
     def shared(cls, cfg: ModelConfig) -> float:
-        """Elements that autograd keeps once, however many sequences there are; a boolean is a quarter of one."""
+        """Elements that autograd keeps once, however many sequences there are; a boolean is a
+        quarter of one.
+        """
         return 0.0
 
 
@@ -93,7 +106,9 @@ def shapes(part: Any, cfg: ModelConfig) -> Shapes:
 
 
 def activations(part: Any, cfg: ModelConfig) -> float:
-    """Elements per token that a part keeps; a user's class that does not say is taken to keep its input."""
+    """Elements per token that a part keeps; a user's class that does not say is taken to keep its
+    input.
+    """
     return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
 
 

@@ -11,7 +11,9 @@ def canonical_json(value: Any) -> str:
     Raises:
         ValueError: NaN or infinity, which JSON cannot say.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def digest(value: Any) -> str:

@@ -19,7 +19,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` in one step when the block ends well, and is gone when it does not."""
+    """A new file that takes the place of `path` in one step when the block ends well, and is gone
+    when it does not.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -52,7 +54,9 @@ def read_json(path: Path, remedy: str = "delete it and give the command again") 
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is no file or it is damaged: for what can be made again."""
+    """The JSON object in a file; None where there is no file or it is damaged: for what can be made
+    again.
+    """
     try:
         found = read_json(path)
     except StudyError:
@@ -61,8 +65,9 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file. A torn last line (a kill in the middle of a write) is dropped, a damaged one
-    in the middle, or one that lacks a needed key, is skipped with a warning."""
+    """The records of a JSON-lines file. A torn last line (a kill in the middle of a write) is
+    dropped, a damaged one in the middle, or one that lacks a needed key, is skipped with a warning.
+    """
     every = [record_of(line, needed) for line in _whole_lines(path) if line.strip()]
     good = [record for record in every if record is not None]
     if len(good) < len(every):
@@ -80,7 +85,9 @@ def record_of(line: bytes, needed: Collection[str] = ()) -> dict[str, Any] | Non
 
 
 def cut_damaged_lines(path: Path, needed: Collection[str] = ()) -> int | None:
-    """Cut a JSON-lines file before its first damaged line, atomically; returns that line's number, from 1, or None."""
+    """Cut a JSON-lines file before its first damaged line, atomically; returns that line's number,
+    from 1, or None.
+    """
     lines = _whole_lines(path)
     for number, line in enumerate(lines):
         if line.strip() and record_of(line, needed) is None:
@@ -134,7 +141,8 @@ def cut_torn_line(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True, make_folder: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, which the kernel frees when this process ends, however it ends.
+    """Hold an exclusive lock on `path`, which the kernel frees when this process ends, however it
+    ends.
 
     Whoever holds it may remove the file; who waited for it then locks the new one.
 
@@ -152,7 +160,9 @@ def locked(path: Path, *, wait: bool = True, make_folder: bool = False) -> Itera
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds `locked(path)`. Writes nothing, but keeps `wait=False` out for the moment of the look."""
+    """Whether somebody holds `locked(path)`. Writes nothing, but keeps `wait=False` out for the
+    moment of the look.
+    """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""What Linux tells about processes and processors; elsewhere nothing is known, and every answer says so."""
+"""What Linux tells about processes and processors; elsewhere nothing is known, and every answer
+says so.
+"""
 
 import contextlib
 import os
@@ -8,9 +10,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def started(pid: int | None) -> str | None:
-    """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its predecessor.
+    """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its
+    predecessor.
 
-    None for one that has ended, even where nobody has reaped it: an orphan's new parent may never do so.
+    None for one that has ended, even where nobody has reaped it: an orphan's new parent may never
+    do so.
     """
     stat = _stat(pid)
     return stat[19] if stat else None
@@ -39,7 +43,9 @@ def processors() -> set[int]:
 
 
 def idle_s() -> float | None:
-    """How long these processors have had nothing to do since the machine started, together; None where nobody tells."""
+    """How long these processors have had nothing to do since the machine started, together; None
+    where nobody tells.
+    """
     mine = {f"cpu{number}" for number in processors()}
     try:
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
@@ -49,7 +55,9 @@ def idle_s() -> float | None:
 
 
 def _stat(pid: int | None) -> list[str]:
-    """What Linux says of a process, from its state on; nothing of one that has ended, reaped or not."""
+    """What Linux says of a process, from its state on; nothing of one that has ended, reaped or
+    not.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,9 @@
 """The run store: one folder per run, claimed by a lease, finished by one rename.
 
-runs/ab/<run_id>/        a finished run: config.json env.json metrics.jsonl result.json checkpoint log.txt
+runs/ab/<run_id>/        a finished run: config.json env.json metrics.jsonl result.json checkpoint
+                         log.txt
 runs/ab/<run_id>.<n>/    its n-th attempt, unfinished
-runs/ab/<run_id>.lease   who is at it
+runs/ab/<run_id>.lease   who is training it
 """
 
 import contextlib
@@ -38,7 +39,8 @@ class RunStore:
     """The runs under one root folder. A store of an older format is migrated, step by step.
 
     Raises:
-        UserError: the root is a file, cannot be written, is damaged, or is of a format that this andrea does not know.
+        UserError: the root is a file, cannot be written, is damaged, or is of a format that this
+            andrea does not know.
     """
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
@@ -65,7 +67,8 @@ class RunStore:
             for found in range(self._format() or 0, FORMAT):
                 if found not in MIGRATIONS:
                     raise UserError(
-                        f"--runs {self.root}: of format {found}, which this andrea (format {FORMAT}) no longer reads; "
+                        f"--runs {self.root}: of format {found}, which this andrea (format "
+                        f"{FORMAT}) no longer reads; "
                         "open it with an older andrea or name another folder"
                     )
                 MIGRATIONS[found](self.root)
@@ -82,11 +85,13 @@ class RunStore:
         if type(number) is not int:
             raise UserError(
                 f"--runs {self.root}: its store.json is damaged; "
-                f'write {{"format": {FORMAT}}} into it if the runs are andrea\'s, or name another folder'
+                f'write {{"format": {FORMAT}}} into it if the runs are andrea\'s, or name another '
+                "folder"
             )
         if number > FORMAT:
             raise UserError(
-                f"--runs {self.root}: written by a newer andrea (format {number}, this one knows {FORMAT}); "
+                f"--runs {self.root}: written by a newer andrea (format {number}, this one knows "
+                f"{FORMAT}); "
                 "update andrea or name another folder"
             )
         return number
@@ -97,7 +102,13 @@ class RunStore:
 
     def ids(self) -> list[str]:
         """Ids of all runs that have a folder, finished or not, sorted."""
-        return sorted({path.name.partition(".")[0] for path in self.root.glob("runs/??/[!.]*") if path.is_dir()})
+        return sorted(
+            {
+                path.name.partition(".")[0]
+                for path in self.root.glob("runs/??/[!.]*")
+                if path.is_dir()
+            }
+        )
 
     def beginning(self, prefix: str) -> list[str]:
         """Ids of all runs that have a folder, finished or not, and begin so."""
@@ -118,13 +129,18 @@ class RunStore:
         return attempts[-1] if attempts else None
 
     def result(self, run_id: str) -> dict[str, Any] | None:
-        """The result of a finished run, or None. A run whose result is lost or damaged is not finished: it warns."""
+        """The result of a finished run, or None. A run whose result is lost or damaged is not
+        finished: it warns.
+        """
         folder = self.folder(run_id)
         found = _result(folder)
         if found is None and folder.is_dir():
             found = _result(folder)  # it may have been finished between the two looks
             if found is None:
-                warn(f"{folder / 'result.json'}: missing or damaged; the next command that needs this run finishes it")
+                warn(
+                    f"{folder / 'result.json'}: missing or damaged; the next command that needs "
+                    "this run finishes it"
+                )
         return found
 
     def log(self, run_id: str) -> Path:
@@ -132,7 +148,9 @@ class RunStore:
         return self.folder(run_id).with_name(f"{run_id}.log")
 
     def failure(self, run_id: str) -> dict[str, Any] | None:
-        """Why the latest attempt failed (`reason`, `log`), or None when it did not fail or the run is done."""
+        """Why the latest attempt failed (`reason`, `log`), or None when it did not fail or the run
+        is done.
+        """
         current = self.current(run_id)
         return read_mapping(current / "failure.json") if current else None
 
@@ -176,11 +194,15 @@ class Claim:
         self._mine = {**_identity(os.getpid()), "claim": os.urandom(8).hex()}
         self._stop = threading.Event()
         self._lease.parent.mkdir(parents=True, exist_ok=True)
-        # One lock for all leases: reading a holder and replacing, refreshing or releasing it is one step.
+        # One lock for all leases: reading a holder and replacing, refreshing or releasing it is one
+        # step.
         with locked(self._lock):
             holder = _read_lease(self._lease)
             if holder and _alive(self._lease, holder):
-                raise RunBusy(f"run {run_id[:12]} is being trained by process {holder['pid']} on {holder['host']}")
+                raise RunBusy(
+                    f"run {run_id[:12]} is being trained by process {holder['pid']} on "
+                    f"{holder['host']}"
+                )
             write_atomic(self._lease, json.dumps(self._mine))
         self._heart = threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}")
         try:
@@ -191,8 +213,9 @@ class Claim:
             raise
 
     def _recover(self) -> None:
-        """Finish what a kill between the result and the rename left behind; make a run that lost its result an attempt
-        again; drop what killed claims left half written."""
+        """Finish what a kill between the result and the rename left behind; make a run that lost
+        its result an attempt again; drop what killed claims left half written.
+        """
         folder = self._store.folder(self.run_id)
         # Nobody else writes such names while the lease is ours.
         for rubbish in folder.parent.glob(f".{self.run_id}.*"):
@@ -212,7 +235,9 @@ class Claim:
         return self._store.folder(self.run_id).with_name(f"{self.run_id}.{number}")
 
     def _beat(self) -> None:
-        """Show that the holder lives, until the lease is given back or somebody else has taken it for dead."""
+        """Show that the holder lives, until the lease is given back or somebody else has taken it
+        for dead.
+        """
         while not self._stop.wait(HEARTBEAT_S):
             with contextlib.suppress(OSError), locked(self._lock):
                 if _read_lease(self._lease) != self._mine:
@@ -220,9 +245,11 @@ class Claim:
                 os.utime(self._lease)
 
     def attempt(self, config: dict[str, Any], env: dict[str, Any]) -> Path:
-        """Open a new attempt, which starts with the last one's checkpoint and metrics where there are any.
+        """Open a new attempt, which starts with the last one's checkpoint and metrics where there
+        are any.
 
-        The metrics are as the last attempt left them: whoever loads the checkpoint truncates them to its offset.
+        The metrics are as the last attempt left them: whoever loads the checkpoint truncates them
+        to its offset.
         """
         earlier, final = self._store.attempts(self.run_id), self._next()
         fresh = final.with_name(f".{final.name}.new")
@@ -258,7 +285,8 @@ class Claim:
             with contextlib.suppress(FileNotFoundError), locked(self._lock):
                 if _read_lease(self._lease) == self._mine:
                     self._lease.unlink()
-            # A store with thousands of runs in one process must not wait for the scheduler to end thousands of threads.
+            # A store with thousands of runs in one process must not wait for the scheduler to end
+            # thousands of threads.
             if self._heart.is_alive():
                 self._heart.join()
 
@@ -266,7 +294,10 @@ class Claim:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.release()
 
@@ -279,7 +310,11 @@ def _lease_path(store: RunStore, run_id: str) -> Path:
 def _read_lease(path: Path) -> dict[str, Any] | None:
     """Who wrote the lease; one that is damaged is nobody's."""
     holder = read_mapping(path)
-    whole = holder is not None and {"host", "boot", "pid", "started"} <= holder.keys() and type(holder["pid"]) is int
+    whole = (
+        holder is not None
+        and {"host", "boot", "pid", "started"} <= holder.keys()
+        and type(holder["pid"]) is int
+    )
     return holder if whole else None
 
 
@@ -321,7 +356,9 @@ def _alive(path: Path, holder: dict[str, Any]) -> bool:
 
 
 def _now_of(folder: Path) -> float:
-    """The time by the clock of the file system, which two hosts share; this host's own where nothing can be written."""
+    """The time by the clock of the file system, which two hosts share; this host's own where
+    nothing can be written.
+    """
     probe = folder / f".clock.{os.getpid()}.{threading.get_ident()}"
     try:
         probe.touch()

@@ -64,7 +64,9 @@ class StudyFolder:
         try:
             asked = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise self.damaged("protocol.yaml", f"cannot be read ({' '.join(str(error).split())})") from error
+            raise self.damaged(
+                "protocol.yaml", f"cannot be read ({' '.join(str(error).split())})"
+            ) from error
         if not isinstance(asked, dict):
             raise self.damaged("protocol.yaml", "not a mapping")
         return asked
@@ -82,13 +84,17 @@ class StudyFolder:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was planned has a result and was judged (a sweep: its best config chosen)."""
+        """Whether everything that was planned has a result and was judged (a sweep: its best config
+        chosen).
+        """
         ended = self.read("verdict.json") or self.read("best.json") or {}
         return bool(ended.get("complete")) and self.answers(ended, self.read("asked.json") or {})
 
     @staticmethod
     def answers(verdict: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-        """Whether a verdict.json was written when all that is asked beside the question had been asked."""
+        """Whether a verdict.json was written when all that is asked beside the question had been
+        asked.
+        """
         told = verdict.get("asked") or {}
         switches = all(told.get(name) or not asked.get(name) for name in ("controls", "confirm"))
         return switches and set(named(asked.get("equal"))) <= set(named(told.get("equal")))
@@ -107,7 +113,10 @@ class StudyFolder:
         except StudyError:
             if name not in PROJECTIONS:
                 raise
-            warn(f"{self.path / name}: damaged, treated as missing; the study's command writes it again")
+            warn(
+                f"{self.path / name}: damaged, treated as missing; the study's command writes it "
+                "again"
+            )
             return None
 
     def write(self, name: str, value: Any) -> None:
@@ -115,14 +124,21 @@ class StudyFolder:
         write_json(self.path / name, value)
 
     def runs(self) -> list[dict[str, Any]]:
-        """The planned runs in order: run_id, arm, phase (tune, replicate, control, …), why, lr, seed, trial, …"""
+        """The planned runs in order: run_id, arm, phase (tune, replicate, control, …), why, lr,
+        seed, trial, …
+        """
         return read_lines(self.path / "runs.jsonl", RUN)
 
     def mend_runs(self) -> None:
-        """Drop the planned runs from the first damaged line on; only for the controller, which plans them again."""
+        """Drop the planned runs from the first damaged line on; only for the controller, which
+        plans them again.
+        """
         number = cut_damaged_lines(self.path / "runs.jsonl", RUN)
         if number is not None:
-            warn(f"{self.path / 'runs.jsonl'}: line {number} was damaged; planned again from there on")
+            warn(
+                f"{self.path / 'runs.jsonl'}: line {number} was damaged; planned again from there "
+                "on"
+            )
 
     def add_run(self, record: dict[str, Any]) -> None:
         """Append a planned run."""
@@ -145,10 +161,13 @@ class StudyFolder:
                     stack.enter_context(locked(self.path / "lock", wait=False))
                     break
                 except BlockingIOError:
-                    # A controller, or somebody who looked just then; lookers are no obstacle to each other.
+                    # A controller, or somebody who looked just then; lookers are no obstacle to
+                    # each other.
                     self.require_free()
                     time.sleep(0.001)
-            for partial in self.path.glob(".*.partial"):  # of a controller that was killed while it wrote
+            for partial in self.path.glob(
+                ".*.partial"
+            ):  # of a controller that was killed while it wrote
                 partial.unlink(missing_ok=True)
             yield
 
@@ -160,7 +179,8 @@ class StudyFolder:
         """
         if self.live:
             raise UserError(
-                f"study {self.path.name} is being run by another command; wait for it or watch it with "
+                f"study {self.path.name} is being run by another command; wait for it or watch it "
+                "with "
                 f"`andrea status {self.path.name}`"
             )
 

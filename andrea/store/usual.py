@@ -12,5 +12,7 @@ def usual_runs() -> Path:
 
 
 def runs_option(root: Path) -> list[str]:
-    """The option that a printed command needs to find the runs folder `root` from here; none for the usual one."""
+    """The option that a printed command needs to find the runs folder `root` from here; none for
+    the usual one.
+    """
     return [] if root.resolve() == usual_runs().resolve() else ["--runs", os.path.normpath(root)]

@@ -1,6 +1,8 @@
-"""What is trained beside a study's own runs, once those are done: controls, equal budgets, a confirmation.
+"""What is trained beside a study's own runs, once those are done: controls, equal budgets, a
+confirmation.
 
-Each of them is a generation that is planned from the protocol, the choices and finished results alone, like all others.
+Each of them is a generation that is planned from the protocol, the choices and finished results
+alone, like all others.
 """
 
 from collections.abc import Mapping
@@ -8,11 +10,13 @@ from typing import Any
 
 from andrea.config import RunConfig
 from andrea.errors import StudyError, UserError
-from andrea.study import budgets, confirm, controls, speed
-from andrea.study.asked import Asked, asked_of, remember
+from andrea.records.extras import Asked, asked_of, remember
 from andrea.study.desk import Desk
 from andrea.study.ledger import Replanned
-from andrea.study.record import Record
+from andrea.study.stages import arm_speed as speed
+from andrea.study.stages import confirm, controls
+from andrea.study.stages import equal_cost as budgets
+from andrea.study.stages.evidence import Record
 
 
 def ask(desk: Desk, asked: Asked) -> None:
@@ -30,11 +34,16 @@ def ask(desk: Desk, asked: Asked) -> None:
         desk.study.require_platform()
         try:
             desk.ledger.require_same(desk.study)
-        except Replanned as error:  # not what a finished study is read in spite of: more was asked for
+        except (
+            Replanned
+        ) as error:  # not what a finished study is read in spite of: more was asked for
             raise UserError(str(error)) from error
     elif asked.confirm and desk.folder.complete:
         name = desk.folder.path.name
-        desk.watch.say(f"study {name} has its confirmation: there is one per study, not as many as it takes to agree")
+        desk.watch.say(
+            f"study {name} has its confirmation: there is one per study, not as many as it takes "
+            "to agree"
+        )
     remember(desk.folder, wanted)
 
 
@@ -46,7 +55,9 @@ def train(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int)
         desk.do("control", f"a repeat, A/A and rulers on {seeds} seeds", runs)
     measured = _speed(desk) if asked.controls or "time" in asked.equal else None
     for kind in asked.equal:
-        tokens = budgets.to_train(_record(desk, choices), kind, measured, desk.ledger.beside("budget", f"equal {kind}"))
+        tokens = budgets.to_train(
+            _record(desk, choices), kind, measured, desk.ledger.beside("budget", f"equal {kind}")
+        )
         if tokens:
             runs = budgets.planned(_record(desk, choices), kind, tokens, generation)
             desk.do("budget", f"arms on as many tokens as make equal {kind}", runs)
@@ -55,17 +66,23 @@ def train(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int)
 
 
 def _confirm(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int) -> None:
-    """A second block is not looked at before the first has its verdict; one that was begun is there to be judged."""
+    """A second block is not looked at before the first has its verdict; one that was begun is there
+    to be judged.
+    """
     begun = desk.ledger.beside("confirm", confirm.WHY)
     if not begun and any(run["run_id"] not in desk.results for run in desk.ledger.runs):
         desk.watch.say("the confirmation waits for the first verdict, which failed runs leave open")
         return
     runs = confirm.planned(_record(desk, choices), generation)
-    desk.do("confirm", f"{desk.study.protocol.seeds} seeds that no run of this study has seen", runs)
+    desk.do(
+        "confirm", f"{desk.study.protocol.seeds} seeds that no run of this study has seen", runs
+    )
 
 
 def _speed(desk: Desk) -> dict[str, Any] | None:
-    """How fast the arms train; what cannot be measured costs a line and the numbers that rest on it."""
+    """How fast the arms train; what cannot be measured costs a line and the numbers that rest on
+    it.
+    """
     known = speed.read(desk.folder, desk.study)
     if known is None:
         try:

@@ -1,7 +1,8 @@
 """The one process that owns a study: plans, has runs done, decides, writes what came out.
 
-Everything is derived from the protocol and the store, generation by generation, and each generation waits for all of
-its runs. So neither slots nor kills change a number, and to resume is to derive everything once more.
+Everything is derived from the protocol and the store, generation by generation, and each generation
+waits for all of its runs. So neither slots nor kills change a number, and to resume is to derive
+everything once more.
 """
 
 from collections import Counter
@@ -9,20 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.errors import StudyError, disk_full
+from andrea.execution.dispatch import disk_message
+from andrea.execution.executors import Executor
+from andrea.records.events import Observer, Observers, Run
+from andrea.records.extras import Asked, asked_of
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import beside, tuning
-from andrea.study.asked import Asked, asked_of
+from andrea.study import beside
 from andrea.study.desk import Desk, Summary
-from andrea.study.dispatch import disk_message
-from andrea.study.events import Observer, Observers, Run
-from andrea.study.executors import Executor
-from andrea.study.frozen import FrozenStudy
-from andrea.study.judgement import verdicts
 from andrea.study.ledger import Replanned
+from andrea.study.optuna_journal import Trial
+from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.regrade import keep_older
-from andrea.study.search import search
-from andrea.study.trials import Trial
+from andrea.study.stages import tune as tuning
+from andrea.study.stages.search import search
+from andrea.study.stages.verdict import verdicts
 from andrea.verdict.seeds import replication_seed, tuning_seed
 from andrea.verdict.tuning import Decision
 
@@ -36,8 +38,8 @@ def run_study(
 ) -> Summary:
     """Run a frozen study to its end, or take it up where it stopped.
 
-    Writes runs.jsonl, choices.json and verdict.json (a sweep: best.json) and the Optuna journal. Returns incomplete
-    when runs failed at every try.
+    Writes runs.jsonl, choices.json and verdict.json (a sweep: best.json) and the Optuna journal.
+    Returns incomplete when runs failed at every try.
 
     Args:
         asked: what is asked of an ablation beside its question; what was asked before stays asked.
@@ -74,10 +76,12 @@ def _run(desk: Desk, asked: Asked) -> Summary:
 
 
 def ablate(desk: Desk) -> Summary:
-    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, do what is asked beside, judge.
+    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, do what is
+    asked beside, judge.
 
-    An arm of which a tuning run fails at every try gets no rate, and the others go on without it. What is planned
-    without it is provisional: the next command tries again and, if it then works, plans as if it had never failed.
+    An arm of which a tuning run fails at every try gets no rate, and the others go on without it.
+    What is planned without it is provisional: the next command tries again and, if it then works,
+    plans as if it had never failed.
     """
     study, desk.project = desk.study, _project
     decision = _decide(desk)
@@ -88,15 +92,20 @@ def ablate(desk: Desk) -> Summary:
         desk.do(decision.phase, decision.note, runs)
         decision = _decide(desk)
     if kept := keep_older(desk.folder):
-        desk.watch.say(f"judged by a newer method; what the older one said is kept in {', '.join(kept)}")
+        desk.watch.say(
+            f"judged by a newer method; what the older one said is kept in {', '.join(kept)}"
+        )
     choices = tuning.choices(decision, study.arms, desk.ledger.runs, desk.results)
     desk.folder.write("choices.json", choices)
     replicates = _replicates(study, choices, decision.generation)
     if replicates:
-        desk.do("replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates)
+        desk.do(
+            "replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates
+        )
         if asked_of(desk.folder) and (kept or not desk.folder.complete):
-            # What is known already can be read while the rest is trained; it is not the whole answer. A study that is
-            # whole stays so while its command, given again, looks whether it is.
+            # What is known already can be read while the rest is trained; it is not the whole
+            # answer. A study that is whole stays so while its command, given again, looks whether
+            # it is.
             early = verdicts(study, choices, *desk.known())
             desk.folder.write("verdict.json", {**early, "complete": False})
         beside.train(desk, choices, decision.generation + 1)
@@ -111,15 +120,24 @@ def _decide(desk: Desk) -> Decision:
     return tuning.decide(desk.study, desk.ledger.runs, desk.results, desk.untuned)
 
 
-def _replicates(study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int) -> list[Run]:
-    """Seed by seed through all arms that have a rate, so that pairs end together; none without a baseline's rate."""
+def _replicates(
+    study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int
+) -> list[Run]:
+    """Seed by seed through all arms that have a rate, so that pairs end together; none without a
+    baseline's rate.
+    """
     if choices[str(study.baseline)]["lr"] is None:
         return []
     runs = []
     for i in range(study.protocol.seeds):
         for arm in study.arms:
             if choices[arm]["lr"] is not None:
-                row = {"arm": arm, "phase": "replicate", "why": "replicate", "lr": choices[arm]["lr"]}
+                row = {
+                    "arm": arm,
+                    "phase": "replicate",
+                    "why": "replicate",
+                    "lr": choices[arm]["lr"],
+                }
                 row |= {"trial": None, "generation": generation}
                 runs.append(study.run(row, replication_seed(i)))
     return runs

@@ -1,17 +1,19 @@
-"""What both kinds of study work with: the frozen study, its ledger and journal, the results so far, how it ended."""
+"""What both kinds of study work with: the frozen study, its ledger and journal, the results so far,
+how it ended.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from andrea.execution.dispatch import Batch, Dispatcher
+from andrea.execution.executors import Executor
+from andrea.records.events import Observer, Run
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study.dispatch import Batch, Dispatcher
-from andrea.study.events import Observer, Run
-from andrea.study.executors import Executor
-from andrea.study.frozen import FrozenStudy
 from andrea.study.ledger import Ledger
-from andrea.study.trials import Journal
+from andrea.study.optuna_journal import Journal
+from andrea.study.plan.frozen import FrozenStudy
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Summary:
 class Desk:
     """Where a generation is planned, done and kept."""
 
-    def __init__(self, folder: StudyFolder, store: RunStore, executor: Executor, watch: Observer) -> None:
+    def __init__(
+        self, folder: StudyFolder, store: RunStore, executor: Executor, watch: Observer
+    ) -> None:
         self.study = FrozenStudy(folder, store)
         self.folder, self.watch = folder, watch
         self.ledger = Ledger(folder)
@@ -66,18 +70,33 @@ class Desk:
         return batch
 
     def known(self) -> tuple[list[Run], dict[str, dict[str, Any]]]:
-        """Lines and results so far, with what earlier commands have done beside the study and this one will find."""
+        """Lines and results so far, with what earlier commands have done beside the study and this
+        one will find.
+        """
         waiting = self.ledger.waiting
-        results = {r["run_id"]: told for r in waiting if (told := self.study.store.result(r["run_id"])) is not None}
+        results = {
+            r["run_id"]: told
+            for r in waiting
+            if (told := self.study.store.result(r["run_id"])) is not None
+        }
         return [*self.ledger.runs, *waiting], self.results | results
 
     @property
     def untuned(self) -> list[str]:
         """Arms of which a tuning run failed: without it they have no rate."""
-        return sorted({r["arm"] for r in self.ledger.runs if r["phase"] == "tune" and r["run_id"] in self.failed})
+        return sorted(
+            {
+                r["arm"]
+                for r in self.ledger.runs
+                if r["phase"] == "tune" and r["run_id"] in self.failed
+            }
+        )
 
     def summary(self, *, complete: bool) -> Summary:
         """How the command ended; what failed is named once, by the first arm that has it."""
         runs = {run["run_id"]: run for run in reversed(self.ledger.runs)}
-        failed = [FailedRun(i, runs[i]["arm"], runs[i]["phase"], reason) for i, reason in self.failed.items()]
+        failed = [
+            FailedRun(i, runs[i]["arm"], runs[i]["phase"], reason)
+            for i, reason in self.failed.items()
+        ]
         return Summary(complete and not failed, failed)

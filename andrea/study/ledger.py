@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from andrea.errors import StudyError, UserError
+from andrea.records.events import Run
 from andrea.store.studies import StudyFolder
-from andrea.study.events import Run
-from andrea.study.frozen import FrozenStudy
+from andrea.study.plan.frozen import FrozenStudy
 
 OWN = ("tune", "trial", "replicate")
 """Phases of the study itself; controls, budgets and a confirmation are trained beside it."""
@@ -17,16 +17,20 @@ class Replanned(UserError):
 
 
 class Ledger:
-    """Walks the recorded runs while they are derived again from the store, and appends where the record ends.
+    """Walks the recorded runs while they are derived again from the store, and appends where the
+    record ends.
 
-    A study is planned by pure functions of the protocol and of results, so a resumed study derives the same lines.
-    Where it does not, something that numbers depend on has changed under it (torch, the machine, andrea itself).
+    A study is planned by pure functions of the protocol and of results, so a resumed study derives
+    the same lines. Where it does not, something that numbers depend on has changed under it (torch,
+    the machine, andrea itself).
 
-    The study's own runs are one sequence. Each thing that is trained beside it (the repeats, the A/A runs, …) is a
-    sequence of its own: in which order they were asked for is the order of the file, and of nothing else.
+    The study's own runs are one sequence. Each thing that is trained beside it (the repeats, the
+    A/A runs, …) is a sequence of its own: in which order they were asked for is the order of the
+    file, and of nothing else.
 
-    Lines that were planned `without` an arm, since its tuning runs failed, are provisional: where they are not derived
-    again they and all after them give way, but for those that this command has derived already.
+    Lines that were planned `without` an arm, since its tuning runs failed, are provisional: where
+    they are not derived again they and all after them give way, but for those that this command has
+    derived already.
     """
 
     def __init__(self, folder: StudyFolder) -> None:
@@ -39,7 +43,9 @@ class Ledger:
     @property
     def caught_up(self) -> bool:
         """Whether all of the study's own runs that were recorded have been derived again."""
-        return all(done or _sequence(run) for run, done in zip(self._known, self._derived, strict=True))
+        return all(
+            done or _sequence(run) for run, done in zip(self._known, self._derived, strict=True)
+        )
 
     def recorded(self, number: int) -> Run | None:
         """Line `number` of the study's own runs as an earlier command recorded it, or None."""
@@ -52,8 +58,14 @@ class Ledger:
 
     @property
     def waiting(self) -> list[Run]:
-        """What earlier commands have recorded of what is trained beside the study, and nobody has derived again yet."""
-        return [run for run, done in zip(self._known, self._derived, strict=True) if _sequence(run) and not done]
+        """What earlier commands have recorded of what is trained beside the study, and nobody has
+        derived again yet.
+        """
+        return [
+            run
+            for run, done in zip(self._known, self._derived, strict=True)
+            if _sequence(run) and not done
+        ]
 
     def require_same(self, study: FrozenStudy) -> None:
         """Make sure that the study's own runs, as recorded, would have the same ids today.
@@ -80,7 +92,11 @@ class Ledger:
         for run in planned:
             line = {**run, "without": list(without)} if without else run
             number = next(iter(left[_sequence(line)]), None)
-            if number is not None and self._known[number].get("without") and self._known[number] != line:
+            if (
+                number is not None
+                and self._known[number].get("without")
+                and self._known[number] != line
+            ):
                 self._give_way(number)
                 left, number = self._left(), None
             if number is None:
@@ -104,7 +120,10 @@ class Ledger:
     def _give_way(self, first: int) -> None:
         """Drop the lines from this one on that were not derived again."""
         kept = [i for i, derived in enumerate(self._derived) if i < first or derived]
-        self._known, self._derived = [self._known[i] for i in kept], [self._derived[i] for i in kept]
+        self._known, self._derived = (
+            [self._known[i] for i in kept],
+            [self._derived[i] for i in kept],
+        )
         self._folder.write_runs(self._known)
 
     def _compare(self, known: Run, run: Run, number: int) -> None:
@@ -113,8 +132,10 @@ class Ledger:
         name = self._folder.path.name
         if run.get("without") and not known.get("without"):
             raise StudyError(
-                f"study {name}: a tuning run of {', '.join(run['without'])} has lost its result, and failed "
-                f"at every try now (andrea status {name} says why); the same command given again tries once more"
+                f"study {name}: a tuning run of {', '.join(run['without'])} has lost its result, "
+                "and failed "
+                f"at every try now (andrea status {name} says why); the same command given again "
+                "tries once more"
             )
         changed = sorted(key for key in known.keys() | run.keys() if known.get(key) != run.get(key))
         why = f"line {number + 1} of its runs.jsonl differs in {', '.join(changed)}"

@@ -1,6 +1,8 @@
-"""A newer method applied to runs that are there: what it says now, what was said before. Nothing is trained.
+"""A newer method applied to runs that are there: what it says now, what was said before. Nothing is
+trained.
 
-Rates are not chosen anew where that would need other runs: a replicate is judged at the rate that it was trained at.
+Rates are not chosen anew where that would need other runs: a replicate is judged at the rate that
+it was trained at.
 """
 
 import contextlib
@@ -9,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from andrea.errors import StudyError, UserError
+from andrea.records.events import Run
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import tuning
-from andrea.study.events import Run
-from andrea.study.frozen import FrozenStudy
-from andrea.study.judgement import verdicts
+from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.stages import tune as tuning
+from andrea.study.stages.verdict import verdicts
 from andrea.verdict.records import METHOD
 
 Choices = Mapping[str, Mapping[str, Any]]
@@ -22,7 +24,9 @@ Choices = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Change:
-    """One verdict, or one effect of a factorial design, by the method of then and by the present one."""
+    """One verdict, or one effect of a factorial design, by the method of then and by the present
+    one.
+    """
 
     of: str
     """Arm, or what the effect is."""
@@ -65,37 +69,52 @@ class Regraded:
 
 
 def regrade(folder: StudyFolder, store: RunStore) -> Regraded:
-    """Judge a study by the present method from its stored runs, and write that where it says something else.
+    """Judge a study by the present method from its stored runs, and write that where it says
+    something else.
 
-    verdict.json (and choices.json, where a regret is another) are written anew; what they were is kept beside them as
-    `verdict-method1.json`. A study that this method has judged, and judges alike, is left as it is.
+    verdict.json (and choices.json, where a regret is another) are written anew; what they were is
+    kept beside them as `verdict-method1.json`. A study that this method has judged, and judges
+    alike, is left as it is.
 
     Raises:
         UserError: a sweep, a study without a verdict, or one that a controller is at.
-        StudyError: it had all of its runs, and the store has lost some: they would be judged as missing.
+        StudyError: it had all of its runs, and the store has lost some: they would be judged as
+            missing.
     """
     with folder.held():
         return _regrade(folder, store)
 
 
 def keep_older(folder: StudyFolder) -> list[str]:
-    """Keep what an older method said of a study that is about to be judged anew; names of the files that hold it."""
+    """Keep what an older method said of a study that is about to be judged anew; names of the files
+    that hold it.
+    """
     before = folder.read("verdict.json")
     if not before or before.get("method") == METHOD:
         return []
     method = before.get("method")
     kept = {file: told for file in ("verdict.json", "choices.json") if (told := folder.read(file))}
-    return [_keep(folder, file, told, method if isinstance(method, int) else None) for file, told in kept.items()]
+    return [
+        _keep(folder, file, told, method if isinstance(method, int) else None)
+        for file, told in kept.items()
+    ]
 
 
 def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
     name, before = folder.path.name, folder.read("verdict.json")
     if folder.about.get("kind") == "sweep":
-        raise UserError(f"study {name} is a sweep: it has no verdict that another method could change")
+        raise UserError(
+            f"study {name} is a sweep: it has no verdict that another method could change"
+        )
     if not before:
-        raise UserError(f"study {name} has no verdict yet: give its command again; what it judges is by this method")
+        raise UserError(
+            f"study {name} has no verdict yet: give its command again; what it judges is by this "
+            "method"
+        )
     study, runs = FrozenStudy(folder, store), folder.runs()
-    results = {run["run_id"]: told for run in runs if (told := store.result(run["run_id"])) is not None}
+    results = {
+        run["run_id"]: told for run in runs if (told := store.result(run["run_id"])) is not None
+    }
     lost = sum(run["run_id"] not in results for run in runs)
     if lost and before.get("complete"):
         raise StudyError(
@@ -106,7 +125,13 @@ def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
     choices, notes = _choices(study, runs, results, stored)
     after = verdicts(study, choices, runs, results)
     method = before.get("method")
-    found = Regraded(name, method if isinstance(method, int) else None, METHOD, _changes(before, after), notes=notes)
+    found = Regraded(
+        name,
+        method if isinstance(method, int) else None,
+        METHOD,
+        _changes(before, after),
+        notes=notes,
+    )
     if method == METHOD and not found.changed:
         return found
     written = {"verdict.json": (before, after)}
@@ -122,17 +147,26 @@ def _regrade(folder: StudyFolder, store: RunStore) -> Regraded:
 def _choices(
     study: FrozenStudy, runs: list[Run], results: Mapping[str, dict[str, Any]], stored: Choices
 ) -> tuple[Choices, list[str]]:
-    """The choices by the present method if they are at the rates of the replicates, else those of then."""
-    untuned = {run["arm"] for run in runs if run["phase"] == "tune" and run["run_id"] not in results}
+    """The choices by the present method if they are at the rates of the replicates, else those of
+    then.
+    """
+    untuned = {
+        run["arm"] for run in runs if run["phase"] == "tune" and run["run_id"] not in results
+    }
     decision = tuning.decide(study, runs, results, untuned)
     if decision.phase != "done":
         if not stored:
-            raise study.folder.damaged("choices.json", "missing, and the present method would tune at other rates")
+            raise study.folder.damaged(
+                "choices.json", "missing, and the present method would tune at other rates"
+            )
         more = sum(len(rates) for rates in decision.rates.values())
-        return stored, [f"this method would have tuned at {more} more rates: the choices of then stand"]
+        return stored, [
+            f"this method would have tuned at {more} more rates: the choices of then stand"
+        ]
     fresh = tuning.choices(decision, study.arms, runs, results)
     moved = [
-        f"{arm}: this method would replicate at rate {fresh[arm]['lr']}, the runs are at {told['lr']}: "
+        f"{arm}: this method would replicate at rate {fresh[arm]['lr']}, the runs are at "
+        f"{told['lr']}: "
         "the choices of then stand"
         for arm, told in stored.items()
         if arm in fresh and fresh[arm]["lr"] != told["lr"]
@@ -145,12 +179,16 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change
     for kind, name in (("verdicts", _arm), ("effects", _effect)):
         old = _old(before.get(kind), name)
         for told in after.get(kind) or []:
-            changes.append(Change(name(told), old.get(name(told), "none"), _said(told), told["reason"]))
+            changes.append(
+                Change(name(told), old.get(name(told), "none"), _said(told), told["reason"])
+            )
     return changes
 
 
 def _old(told: Any, name: Callable[[Mapping[str, Any]], str]) -> dict[str, str]:
-    """What an older verdict.json says, by name; what others have written there that says nothing is passed over."""
+    """What an older verdict.json says, by name; what others have written there that says nothing is
+    passed over.
+    """
     found = {}
     for entry in told if isinstance(told, list) else []:
         with contextlib.suppress(KeyError, TypeError, AttributeError):
@@ -163,19 +201,30 @@ def _arm(verdict: Mapping[str, Any]) -> str:
 
 
 def _effect(effect: Mapping[str, Any]) -> str:
-    """`main: swiglu for gelu`, `simple: swiglu for gelu at post`, `interaction: swiglu for gelu × post for pre`."""
+    """`main: swiglu for gelu`, `simple: swiglu for gelu at post`, `interaction: swiglu for gelu ×
+    post for pre`.
+    """
     steps = " × ".join(f"{step['level']} for {step['against']}" for step in effect["steps"])
     at = "".join(f" at {level}" for level in effect["at"].values())
     return f"{effect['kind']}: {steps}{at}"
 
 
 def _said(verdict: Mapping[str, Any]) -> str:
-    return f"{verdict['verdict']} ({verdict['cause']})" if verdict["cause"] else str(verdict["verdict"])
+    return (
+        f"{verdict['verdict']} ({verdict['cause']})"
+        if verdict["cause"]
+        else str(verdict["verdict"])
+    )
 
 
 def _keep(folder: StudyFolder, file: str, content: dict[str, Any], method: int | None) -> str:
-    """Keep what a file was under a name that says of which method it is; an older copy is never overwritten."""
-    stem, number = f"{file.removesuffix('.json')}-{'before' if method is None else f'method{method}'}", 1
+    """Keep what a file was under a name that says of which method it is; an older copy is never
+    overwritten.
+    """
+    stem, number = (
+        f"{file.removesuffix('.json')}-{'before' if method is None else f'method{method}'}",
+        1,
+    )
     while True:
         name = f"{stem}{f'-{number}' if number > 1 else ''}.json"
         if not (folder.path / name).exists():

@@ -1,8 +1,10 @@
-"""The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is JSON.
+"""The mirror's own process: `python -m andrea.tracking ORDER`, started by `Mirror`; the order is
+JSON.
 
-Lines on stdin: `train ID` (a run is being trained), `fail ID` (its attempt failed), `look` (one has finished), `close`
-(write the rest and end). Lines on stdout are for the user. The end of stdin means that the controller was killed: this
-process then ends at once, and the next mirror clears away what it left.
+Lines on stdin: `train ID` (a run is being trained), `fail ID` (its attempt failed), `look` (one has
+    finished), `close`
+(write the rest and end). Lines on stdout are for the user. The end of stdin means that the
+controller was killed: this process then ends at once, and the next mirror clears away what it left.
 """
 
 import json
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, scratch
 from andrea.tracking.priority import Allowance, stand_back, step_forward
+from andrea.tracking.published import alone, scratch
 from andrea.tracking.subject import Destination, SingleRun, Subject
 
 if TYPE_CHECKING:
@@ -28,11 +30,15 @@ if TYPE_CHECKING:
 AFTER_S = 10.0
 """How long a run is trained before W&B shows it: what ends sooner is written at its end."""
 EVERY_S = 10.0
-"""How long W&B waits for what such a run records, which wandb's service then sends within fifteen seconds."""
+"""How long W&B waits for what such a run records, which wandb's service then sends within fifteen
+seconds.
+"""
 AGAIN_S = 60.0
 """After how long the dashboard's address is worth saying again."""
 LOOKING = 0.01
-"""Of the time, what looking at the runs that are being trained may take: their records are many in the end."""
+"""Of the time, what looking at the runs that are being trained may take: their records are many in
+the end.
+"""
 
 
 class _Orders(threading.Thread):
@@ -69,7 +75,11 @@ class _Orders(threading.Thread):
         for run_id in list(self.training):
             if store.result(run_id) is not None:
                 self.training.pop(run_id, None)
-        return {run_id for run_id, since in list(self.training.items()) if time.monotonic() - since >= seconds}
+        return {
+            run_id
+            for run_id, since in list(self.training.items())
+            if time.monotonic() - since >= seconds
+        }
 
 
 def _say(line: str) -> None:
@@ -80,14 +90,17 @@ def main(order: str) -> None:
     """Mirror until the controller closes.
 
     Args:
-        order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of `Destination` as `to`.
+        order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of
+            `Destination` as `to`.
     """
     stand_back()
     orders = _Orders()
     orders.start()
     asked = json.loads(order)
     store = RunStore(Path(asked["runs"]), create=False)
-    subject: Subject = SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
+    subject: Subject = (
+        SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
+    )
     try:
         with alone(subject, wait_s=10.0, after=orders.closing), scratch(subject):
             from andrea.tracking.service import warm_up
@@ -106,9 +119,13 @@ def main(order: str) -> None:
 
 
 class _Mirroring:
-    """What the main thread does: runs that have ended at once, what others record now and then, the study last."""
+    """What the main thread does: runs that have ended at once, what others record now and then, the
+    study last.
+    """
 
-    def __init__(self, orders: _Orders, writer: "Writer", subject: Subject, store: RunStore) -> None:
+    def __init__(
+        self, orders: _Orders, writer: "Writer", subject: Subject, store: RunStore
+    ) -> None:
         self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
         self._allowance = Allowance()
         self._next_look = 0.0
@@ -121,7 +138,9 @@ class _Mirroring:
         while True:
             orders.wake.wait(EVERY_S if orders.training else None)
             orders.wake.clear()
-            closing = orders.closing.is_set()  # read before the pass: what it announces is in the store by then
+            closing = (
+                orders.closing.is_set()
+            )  # read before the pass: what it announces is in the store by then
             if orders.ended.is_set():
                 orders.ended.clear()
                 failed = orders.failed.is_set()
@@ -140,9 +159,17 @@ class _Mirroring:
         if not long or time.monotonic() < self._next_look:
             return
         used = time.process_time()
-        opened = self._writer.follow([run for run in self._subject.runs() if run["run_id"] in long], self._give_way)
-        took = 0.0 if opened else time.process_time() - used  # to open a run is more than to look at it
-        if opened and self._said == -math.inf and (address := self._writer.write_dashboard(last=False)):
+        opened = self._writer.follow(
+            [run for run in self._subject.runs() if run["run_id"] in long], self._give_way
+        )
+        took = (
+            0.0 if opened else time.process_time() - used
+        )  # to open a run is more than to look at it
+        if (
+            opened
+            and self._said == -math.inf
+            and (address := self._writer.write_dashboard(last=False))
+        ):
             _say(f"W&B dashboard: {address}")
             self._said = time.monotonic()
         self._next_look = time.monotonic() + max(EVERY_S, took / LOOKING)

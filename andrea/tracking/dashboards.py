@@ -1,7 +1,9 @@
-"""The saved workspace of a study in W&B: built from the study's files without a network, saved where there is one.
+"""The saved workspace of a study in W&B: built from the study's files without a network, saved
+where there is one.
 
-W&B has one filter per workspace, and this one's is the study: what belongs to replication alone is told by metrics of
-its own (`eval/loss` is measured on the verdict part, `eval/tune_loss` on the tune part) and by `series`.
+W&B has one filter per workspace, and this one's is the study: what belongs to replication alone is
+told by metrics of its own (`eval/loss` is measured on the verdict part, `eval/tune_loss` on the
+tune part) and by `series`.
 """
 
 import contextlib
@@ -37,7 +39,10 @@ def workspace(folder: StudyFolder, project: str, entity: str = "") -> Any:
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Metric("Group") == folder.path.name),
             order=[expr.Ordering(expr.Metric("JobType")), expr.Ordering(expr.Metric("Name"))],
-            pinned_columns=[*(f"config:{key}" for key in COLUMNS), *(f"summary:{key}" for key in RESULTS)],
+            pinned_columns=[
+                *(f"config:{key}" for key in COLUMNS),
+                *(f"summary:{key}" for key in RESULTS),
+            ],
         ),
     )
     built._internal_name = view_name(folder)
@@ -58,7 +63,8 @@ def as_json(folder: StudyFolder, to: Destination) -> dict[str, Any]:
 def save(folder: StudyFolder, to: Destination) -> str:
     """Save the workspace, or update the one that was saved before; returns its address.
 
-    A view is found again by its name in the address, which follows from the study: saved from two machines it is one.
+    A view is found again by its name in the address, which follows from the study: saved from two
+    machines it is one.
     """
     entity = to.entity or str(wandb.Api().default_entity)
     built = workspace(folder, to.project, entity)
@@ -82,11 +88,15 @@ def _ablation(folder: StudyFolder) -> list[Any]:
     tables = ["effects"] if folder.protocol().get("factors") else []
     verdicts = [_markdown(folder), _table("verdicts"), *map(_table, tables)]
     losses = [
-        _curve("Loss on the verdict part by arm, mean and standard deviation over seeds", ["eval/loss"]),
+        _curve(
+            "Loss on the verdict part by arm, mean and standard deviation over seeds", ["eval/loss"]
+        ),
         _curve("Training loss by arm", ["train/loss"]),
         _curve("Loss on the tune part by arm", ["eval/tune_loss"]),
     ]
-    columns = [wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in COLUMNS]
+    columns = [
+        wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in COLUMNS
+    ]
     return [
         _section("Verdicts", verdicts),
         _section("Loss", losses),
@@ -98,7 +108,9 @@ def _ablation(folder: StudyFolder) -> list[Any]:
 
 def _sweep(folder: StudyFolder) -> list[Any]:
     names = [short(key) for key in folder.protocol().get("space") or {}]
-    columns = [wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in names]
+    columns = [
+        wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in names
+    ]
     scatters = [panel for name in names for panel in _rates(name)[:1]]
     losses = [
         _curve("Loss on the tune part, every trial", ["eval/tune_loss"], band=False),
@@ -124,7 +136,11 @@ def _common(*more: Any) -> list[Any]:
             ["layers/grad_norm_first", "layers/grad_norm_last", "layers/embedding_grad_norm"],
         ),
         *(
-            wr.LinePlot(title=f"{key.replace('_', ' ')} by layer, of one run", x="tokens", y=[f"layers/{key}"])
+            wr.LinePlot(
+                title=f"{key.replace('_', ' ')} by layer, of one run",
+                x="tokens",
+                y=[f"layers/{key}"],
+            )
             for key in LAYER_METRICS
         ),
         *more,
@@ -132,19 +148,32 @@ def _common(*more: Any) -> list[Any]:
     throughput = [
         _curve("Tokens per second by arm", ["train/tokens_per_s"]),
         wr.BarPlot(
-            title="Tokens per second", metrics=["tokens_per_s"], groupby=wr.Config("series"), groupby_aggfunc="mean"
+            title="Tokens per second",
+            metrics=["tokens_per_s"],
+            groupby=wr.Config("series"),
+            groupby_aggfunc="mean",
         ),
     ]
     outcomes = [
         _table("outcomes"),
         wr.ScatterPlot(
-            title="Where runs diverged", x=wr.Config("lr"), y=wr.SummaryMetric("diverged_at_tokens"), log_x=True
+            title="Where runs diverged",
+            x=wr.Config("lr"),
+            y=wr.SummaryMetric("diverged_at_tokens"),
+            log_x=True,
         ),
         wr.ScatterPlot(
-            title="Where runs stalled", x=wr.Config("lr"), y=wr.SummaryMetric("stalled_since_tokens"), log_x=True
+            title="Where runs stalled",
+            x=wr.Config("lr"),
+            y=wr.SummaryMetric("stalled_since_tokens"),
+            log_x=True,
         ),
     ]
-    return [_section("Layers", layers), _section("Throughput", throughput), _section("Outcomes", outcomes)]
+    return [
+        _section("Layers", layers),
+        _section("Throughput", throughput),
+        _section("Outcomes", outcomes),
+    ]
 
 
 def _section(name: str, panels: Sequence[Any]) -> Any:
@@ -153,9 +182,15 @@ def _section(name: str, panels: Sequence[Any]) -> Any:
 
 def _markdown(folder: StudyFolder) -> Any:
     """What was asked, and where the numbers come from."""
-    asked = [str(folder.protocol()[key]) for key in ("question", "hypothesis") if folder.protocol().get(key)]
+    asked = [
+        str(folder.protocol()[key])
+        for key in ("question", "hypothesis")
+        if folder.protocol().get(key)
+    ]
     origin = f"Written by `andrea sync {folder.path.name}` from the run store; the next one replaces this view."
-    return wr.MarkdownPanel(markdown="\n\n".join([f"**{folder.about.get('name')}**", *asked, origin]))
+    return wr.MarkdownPanel(
+        markdown="\n\n".join([f"**{folder.about.get('name')}**", *asked, origin])
+    )
 
 
 def _table(key: str) -> Any:
@@ -164,8 +199,14 @@ def _table(key: str) -> Any:
 
 
 def _curve(title: str, metrics: list[str], *, band: bool = True) -> Any:
-    by_arm = {"groupby": wr.Config("series"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    return wr.LinePlot(title=title, x="tokens", y=metrics, max_runs_to_show=MOST_RUNS, **(by_arm if band else {}))
+    by_arm = {
+        "groupby": wr.Config("series"),
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+    }
+    return wr.LinePlot(
+        title=title, x="tokens", y=metrics, max_runs_to_show=MOST_RUNS, **(by_arm if band else {})
+    )
 
 
 def _rates(setting: str) -> list[Any]:

@@ -1,7 +1,8 @@
-"""The mirror of a study in W&B: an observer of the controller that hands all work to a process of its own.
+"""The mirror of a study in W&B: an observer of the controller that hands all work to a process of
+its own.
 
-The run store is the truth and W&B a projection of it: the mirror reads the store alone, and can be killed, repeated or
-left out without changing a number. This module imports no wandb.
+The run store is the truth and W&B a projection of it: the mirror reads the store alone, and can be
+killed, repeated or left out without changing a number. This module imports no wandb.
 """
 
 import contextlib
@@ -16,11 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from andrea.analysis.text import plural
 from andrea.errors import StudyError, UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.ledger import alone, last_written, left_open, pending, scratch
+from andrea.text.numbers import plural
+from andrea.tracking.published import alone, last_written, left_open, pending, scratch
+from andrea.tracking.study_run import is_judged
 from andrea.tracking.subject import (
     Destination,
     SingleRun,
@@ -30,7 +32,6 @@ from andrea.tracking.subject import (
     sync_command,
     wandb_folder,
 )
-from andrea.tracking.verdicts import is_judged
 
 ENDED = "W&B mirror: its process has ended"
 CLOSE_WAIT_S = 60.0
@@ -50,7 +51,8 @@ def sync(
     *,
     checkpoint: bool = False,
 ) -> int:
-    """Write every run that W&B lacks, the study's tables and report and its dashboard, in the foreground.
+    """Write every run that W&B lacks, the study's tables and report and its dashboard, in the
+    foreground.
 
     Args:
         to: mode `online` publishes, also what has an offline copy already; `offline` writes files.
@@ -62,7 +64,8 @@ def sync(
 
     Raises:
         UserError: a mirror is at this study now, or there is no key for the server.
-        StudyError: the server cannot be reached, or a run cannot be read. The same command given again goes on.
+        StudyError: the server cannot be reached, or a run cannot be read. The same command given
+            again goes on.
     """
     from andrea.tracking.writer import Unreachable, Writer
 
@@ -70,7 +73,9 @@ def sync(
     with alone(subject, wait_s=5.0), scratch(subject):
         writer = Writer(subject, store, to, say, background=False)
         try:
-            written = writer.write_pending(progress, failed=True) + writer.write_study(checkpoint=checkpoint)
+            written = writer.write_pending(progress, failed=True) + writer.write_study(
+                checkpoint=checkpoint
+            )
             address = writer.write_dashboard()
             if address:
                 say(f"W&B dashboard: {address}")
@@ -81,28 +86,40 @@ def sync(
         finally:
             writer.end()
     if writer.failed:
-        raise StudyError(f"{plural(len(writer.failed), 'part')} of {subject.path.name} could not be mirrored to W&B")
+        raise StudyError(
+            f"{plural(len(writer.failed), 'part')} of {subject.path.name} could not be mirrored to "
+            "W&B"
+        )
     return written
 
 
 def _environment() -> dict[str, str]:
-    """That of the mirror's process, which finds andrea where this one did: a checkout need not be installed."""
+    """That of the mirror's process, which finds andrea where this one did: a checkout need not be
+    installed.
+    """
     path = [] if PACKAGES.name in ("site-packages", "dist-packages") else [str(PACKAGES)]
     path += filter(None, [os.environ.get("PYTHONPATH")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "WANDB_ERROR_REPORTING": "false"}
 
 
 class Mirror:
-    """An observer of a study: writes each run to W&B some time after it has finished, online while it is trained too.
+    """An observer of a study: writes each run to W&B some time after it has finished, online while
+    it is trained too.
 
-    Nothing it does waits for W&B but `close`. No fault of its own reaches the controller: each is one line to `warn`.
+    Nothing it does waits for W&B but `close`. No fault of its own reaches the controller: each is
+    one line to `warn`.
 
     Args:
-        warn: told what the user must know; prints to stderr by default. Called by the thread that observes.
+        warn: told what the user must know; prints to stderr by default. Called by the thread that
+            observes.
     """
 
     def __init__(
-        self, subject: Subject, store: RunStore, to: Destination, warn: Callable[[str], None] | None = None
+        self,
+        subject: Subject,
+        store: RunStore,
+        to: Destination,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self._subject, self._store = subject, store
         self._warn = warn or (lambda line: print(line, file=sys.stderr))
@@ -124,8 +141,9 @@ class Mirror:
         """Nothing to mirror: W&B sees runs that have begun."""
 
     def started(self, run: Mapping[str, Any]) -> None:
-        """Start the mirror's process with the first run: it imports wandb while the workers import torch. Online it
-        shows what is being trained."""
+        """Start the mirror's process with the first run: it imports wandb while the workers import
+        torch. Online it shows what is being trained.
+        """
         self._contained(lambda: self._say_of(run, "train"))
 
     def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
@@ -139,7 +157,9 @@ class Mirror:
             self._contained(lambda: self._relay(process))
 
     def failed(self, run: Mapping[str, Any], reason: str) -> None:
-        """Online a run that is shown says so, until it goes on; else it is mirrored when it has a result."""
+        """Online a run that is shown says so, until it goes on; else it is mirrored when it has a
+        result.
+        """
         self._contained(lambda: self._say_of(run, "fail"))
 
     def phase(self, name: str, note: str = "") -> None:
@@ -149,7 +169,9 @@ class Mirror:
         """Nothing to mirror."""
 
     def finished(self, run: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Tell the mirror's process to look into the store. For what was there before, none is started."""
+        """Tell the mirror's process to look into the store. For what was there before, none is
+        started.
+        """
         if self._process is not None or not run.get("reused"):
             self._contained(self._nudge)
 
@@ -166,7 +188,10 @@ class Mirror:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -205,16 +230,28 @@ class Mirror:
 
     def _order(self, order: bytes) -> None:
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BlockingIOError):  # a thousand unread orders wait there: it looks at all runs then
+        with contextlib.suppress(
+            BlockingIOError
+        ):  # a thousand unread orders wait there: it looks at all runs then
             os.write(self._process.stdin.fileno(), order)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         wandb_folder(self._subject).mkdir(parents=True, exist_ok=True)
         run = self._subject.run_id if isinstance(self._subject, SingleRun) else None
-        order = {"runs": str(self._store.root), "study": str(self._subject.path.absolute()), "run": run}
+        order = {
+            "runs": str(self._store.root),
+            "study": str(self._subject.path.absolute()),
+            "run": run,
+        }
         with (wandb_folder(self._subject) / "mirror.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "andrea.tracking", json.dumps({**order, "to": asdict(self._to)})],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "andrea.tracking",
+                    json.dumps({**order, "to": asdict(self._to)}),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -237,7 +274,9 @@ class Mirror:
             self._warn(line.decode(errors="replace"))
 
     def _close(self, wait_s: float | None) -> None:
-        nothing_begun = wait_s is not None and self._process is None  # nobody waits for a process to start
+        nothing_begun = (
+            wait_s is not None and self._process is None
+        )  # nobody waits for a process to start
         if self._ended or nothing_begun or not (self._told or self._anything()):
             self._end()
             return
@@ -255,12 +294,15 @@ class Mirror:
             self._give_up("W&B mirror: interrupted")
             raise
         if status:
-            self._give_up(f"W&B mirror: ended with status {status}, see {wandb_folder(self._subject) / 'mirror.log'}")
+            self._give_up(
+                f"W&B mirror: ended with status {status}, see "
+                f"{wandb_folder(self._subject) / 'mirror.log'}"
+            )
         self._end()
 
     def _rest(self, process: "subprocess.Popen[bytes]") -> int:
-        """The exit status of a process that writes what is left, 0 where the user would not wait for it: nothing but
-        W&B is left to do.
+        """The exit status of a process that writes what is left, 0 where the user would not wait
+        for it: nothing but W&B is left to do.
 
         Raises:
             subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
@@ -278,7 +320,10 @@ class Mirror:
                 if offered and last_written(self._subject) == written:
                     raise
             if not offered:
-                self._warn(f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to `{later}`")
+                self._warn(
+                    f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to "
+                    f"`{later}`"
+                )
                 offered = True
 
     def _wait(self, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
@@ -297,20 +342,30 @@ class Mirror:
             self._relay(process)
 
     def _remind(self) -> None:
-        """Runs that were shown online and have ended offline get no copy, and would stay without an end."""
+        """Runs that were shown online and have ended offline get no copy, and would stay without an
+        end.
+        """
         wanted, self._wanted = self._wanted, None
         if wanted == "offline" and (count := left_open(self._subject, self._store)):
             later = sync_command(self._subject, "online")
-            self._warn(f"W&B: {plural(count, 'run')} begun online and ended offline; complete with `{later}`")
+            self._warn(
+                f"W&B: {plural(count, 'run')} begun online and ended offline; complete with "
+                f"`{later}`"
+            )
 
     def _anything(self) -> bool:
-        """Whether a process is worth starting, told without computing what the study's own run would say."""
+        """Whether a process is worth starting, told without computing what the study's own run
+        would say.
+        """
         judged = isinstance(self._subject, StudyFolder) and is_judged(self._subject)
         return judged or bool(pending(self._subject, self._store, self._to, failed=True))
 
     def _give_up(self, reason: str) -> None:
         self._end()
-        self._warn(f"{reason}; no result is lost, mirror it with `{sync_command(self._subject, self._to.mode)}`")
+        self._warn(
+            f"{reason}; no result is lost, mirror it with "
+            f"`{sync_command(self._subject, self._to.mode)}`"
+        )
 
     def _end(self) -> None:
         """End the process if it has not ended, pass on its last words and close its pipes."""

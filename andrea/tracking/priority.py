@@ -1,12 +1,14 @@
 """The mirror's processes stand back behind training: they run at a low priority, and little.
 
-Nice alone does not do it. Where Linux groups processes by session (autogroups, `man 7 sched`), it weighs a process
-against its own session only, and mirror, wandb's service and every worker lead sessions of their own. Each session
-has a nice value of its own, which must be raised as well. And the lowest priority is still 1.5 % of every processor
-that is busy: more than a study of short runs needs to be mirrored. So the mirror waits between runs, too.
+Nice alone does not do it. Where Linux groups processes by session (autogroups, `man 7 sched`), it
+weighs a process against its own session only, and mirror, wandb's service and every worker lead
+sessions of their own. Each session has a nice value of its own, which must be raised as well. And
+the lowest priority is still 1.5 % of every processor that is busy: more than a study of short runs
+needs to be mirrored. So the mirror waits between runs, too.
 
-When the study has ended its user waits for the mirror, which then steps forward: other work on the machine would
-starve it. A session's value can be lowered again without privileges; a process's cannot, so that one stays moderate.
+When the study has ended its user waits for the mirror, which then steps forward: other work on the
+machine would starve it. A session's value can be lowered again without privileges; a process's
+cannot, so that one stays moderate.
 """
 
 import errno
@@ -24,7 +26,9 @@ TRIES, BETWEEN_S = 5, 0.12
 SHARE = 0.005
 """Of the processors' time, while all of them are busy."""
 IDLE = 0.5
-"""Processors with nothing to do, on average since the last look, that the mirror may take without asking."""
+"""Processors with nothing to do, on average since the last look, that the mirror may take without
+asking.
+"""
 LOOK_S = 0.25
 
 
@@ -46,7 +50,9 @@ def step_forward() -> None:
 
 
 def children_follow() -> None:
-    """Give the sessions that children have begun the priority of this one's, which they do not inherit."""
+    """Give the sessions that children have begun the priority of this one's, which they do not
+    inherit.
+    """
     with _sessions:
         own = _session_nice("self")
         if own is not None:
@@ -55,10 +61,11 @@ def children_follow() -> None:
 
 
 class Allowance:
-    """What the mirror may use of the processors while training wants all of them; more where one is idle.
+    """What the mirror may use of the processors while training wants all of them; more where one is
+    idle.
 
-    Nothing waits where the system does not tell which processors idle (not on Linux). A quota of a container is no
-    busy processor: below one, the share is that of the whole machine.
+    Nothing waits where the system does not tell which processors idle (not on Linux). A quota of a
+    container is no busy processor: below one, the share is that of the whole machine.
     """
 
     def __init__(self) -> None:

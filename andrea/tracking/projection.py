@@ -1,6 +1,8 @@
-"""What W&B is told about a run: computed from the run store alone, without wandb and without a clock.
+"""What W&B is told about a run: computed from the run store alone, without wandb and without a
+clock.
 
-The same store gives the same projection, so a mirror can be thrown away and written again at any time.
+The same store gives the same projection, so a mirror can be thrown away and written again at any
+time.
 """
 
 import math
@@ -8,15 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from andrea.analysis.text import setting
 from andrea.config import dotted
 from andrea.store.runs import RunStore
+from andrea.text.numbers import setting
 from andrea.tracking.subject import Subject, wandb_id
 
 AXES = ("step", "train/*", "eval/*", "layers/*")
-"""Every logged metric is drawn over `tokens`, also when a run was resumed or batches differ in size."""
-ON_TUNE_PART = {"loss": "tune_loss", "bpb": "tune_bpb", "full_loss": "tune_full_loss", "full_bpb": "tune_full_bpb"}
-"""A loss on the tune part of the text is another metric than one on the verdict part, and has a name of its own."""
+"""Every logged metric is drawn over `tokens`, also when a run was resumed or batches differ in
+size.
+"""
+ON_TUNE_PART = {
+    "loss": "tune_loss",
+    "bpb": "tune_bpb",
+    "full_loss": "tune_full_loss",
+    "full_bpb": "tune_full_bpb",
+}
+"""A loss on the tune part of the text is another metric than one on the verdict part, and has a
+name of its own.
+"""
 LAYER_METRICS = ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")
 NAMED_BY_WHY = ("control", "budget")
 ENDED_WELL = ("completed", "stopped", "pruned")
@@ -34,18 +45,22 @@ class Projection:
     tags: list[str]
     config: dict[str, Any]
     history: list[dict[str, Any]]
-    """One row per optimizer step at which something was recorded, each with `step` and `tokens`. A list is a value per
-    layer: entry i is block i's; of the residual stream, what enters it. The rows of a run never change, so that those
-    which a server has need not be sent again."""
+    """One row per optimizer step at which something was recorded, each with `step` and `tokens`. A
+    list is a value per layer: entry i is block i's; of the residual stream, what enters it. The
+    rows of a run never change, so that those which a server has need not be sent again.
+    """
     summary: dict[str, Any]
     exit_code: int
 
 
-def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()) -> Projection:
+def project_run(
+    subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()
+) -> Projection:
     """The projection of one run: as it ended, or as far as it has come.
 
-    Without a result the last row is left out, which may lack what is recorded next. An attempt that goes on from a
-    checkpoint records the rows after it anew: the same ones on a CPU, as good as the same on a GPU.
+    Without a result the last row is left out, which may lack what is recorded next. An attempt that
+    goes on from a checkpoint records the rows after it anew: the same ones on a CPU, as good as the
+    same on a GPU.
 
     Args:
         planned: the run's line in the study's runs.jsonl.
@@ -72,8 +87,8 @@ def project_run(subject: Subject, store: RunStore, planned: Mapping[str, Any], t
 def _unfinished(store: RunStore, run_id: str) -> dict[str, Any]:
     """What stands in for the result of a run whose last attempt failed, or that is being trained.
 
-    Where its config cannot be read at the moment (an attempt takes the place of another), nobody knows the part of the
-    text that its losses are of.
+    Where its config cannot be read at the moment (an attempt takes the place of another), nobody
+    knows the part of the text that its losses are of.
     """
     config = (store.config(run_id) or {}).get("config") or {}
     failure = store.failure(run_id)
@@ -83,17 +98,26 @@ def _unfinished(store: RunStore, run_id: str) -> dict[str, Any]:
 
 def _name(planned: Mapping[str, Any]) -> str:
     """Every value stands behind its key, so that two runs never share a name by accident."""
-    varied = {key: value for key, value in (planned.get("params") or {}).items() if key != "train.lr"}
+    varied = {
+        key: value for key, value in (planned.get("params") or {}).items() if key != "train.lr"
+    }
     settings = {"lr": planned.get("lr"), **varied, "seed": planned.get("seed")}
     parts = [planned["arm"]] if planned.get("arm") else []
     if planned.get("phase") == "trial" and planned.get("trial") is not None:
         parts.append(f"trial={planned['trial']}")
     if planned.get("phase") in NAMED_BY_WHY:
         parts.append(_what(planned))
-    return " ".join([*parts, *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None)])
+    return " ".join(
+        [
+            *parts,
+            *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None),
+        ]
+    )
 
 
-def _tags(subject: Subject, planned: Mapping[str, Any], result: Mapping[str, Any], own: Sequence[str]) -> list[str]:
+def _tags(
+    subject: Subject, planned: Mapping[str, Any], result: Mapping[str, Any], own: Sequence[str]
+) -> list[str]:
     outcome = result.get("outcome")
     found = [
         subject.about.get("name"),
@@ -115,7 +139,8 @@ def as_tags(found: Sequence[Any]) -> list[str]:
 def _config(subject: Subject, store: RunStore, planned: Mapping[str, Any]) -> dict[str, Any]:
     """Flat, with dotted keys as on andrea's command line, so that every setting can be filtered on.
 
-    What panels group and draw by stands under short names: W&B takes a dotted key in a panel for a nested one.
+    What panels group and draw by stands under short names: W&B takes a dotted key in a panel for a
+    nested one.
     """
     stored = store.config(planned["run_id"]) or {}
     resolved = stored.get("config", stored)
@@ -127,7 +152,9 @@ def _config(subject: Subject, store: RunStore, planned: Mapping[str, Any]) -> di
     config["series"] = series(planned)
     config["study"] = subject.path.name
     config["ablation"] = subject.about.get("name")
-    config.update({key: frozen[key] for key in ("baseline", "fingerprint", "exploratory") if key in frozen})
+    config.update(
+        {key: frozen[key] for key in ("baseline", "fingerprint", "exploratory") if key in frozen}
+    )
     return config
 
 
@@ -137,7 +164,9 @@ def short(setting: str) -> str:
 
 
 def series(planned: Mapping[str, Any]) -> str:
-    """What a run is one of in a curve with a band: its arm, or, outside replication, its arm in that phase."""
+    """What a run is one of in a curve with a band: its arm, or, outside replication, its arm in
+    that phase.
+    """
     arm, what = str(planned.get("arm") or ""), _what(planned)
     return arm if what == "replicate" else " · ".join(filter(None, [arm, what]))
 
@@ -148,7 +177,9 @@ def _what(planned: Mapping[str, Any]) -> str:
 
 
 def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records of the same step become one row. What is null (a loss that was not finite) is left out of its row."""
+    """Records of the same step become one row. What is null (a loss that was not finite) is left
+    out of its row.
+    """
     rows: dict[int, dict[str, Any]] = {}
     names = ON_TUNE_PART if result.get("eval_part") == "tune" else {}
     for record in metrics:
@@ -156,7 +187,11 @@ def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[d
             continue
         row = rows.setdefault(record["step"], {"step": record["step"], "tokens": record["tokens"]})
         values = _layers(record) if record["kind"] == "layers" else record
-        told = {key: v for key, v in values.items() if key not in ("kind", "step", "tokens") and _finite(v)}
+        told = {
+            key: v
+            for key, v in values.items()
+            if key not in ("kind", "step", "tokens") and _finite(v)
+        }
         if record["kind"] == "eval":
             told = {names.get(key, key): v for key, v in told.items()}
         row.update({f"{record['kind']}/{key}": v for key, v in told.items()})
@@ -168,12 +203,18 @@ def _layers(record: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {"embedding_grad_norm": record.get("embedding_grad_norm")}
     for metric in LAYER_METRICS:
         if profile := record.get(metric):
-            values |= {metric: profile, f"{metric}_first": profile[0], f"{metric}_last": profile[-1]}
+            values |= {
+                metric: profile,
+                f"{metric}_first": profile[0],
+                f"{metric}_last": profile[-1],
+            }
     return values
 
 
 def _summary(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result's plain values. One NaN would spoil a column of W&B's run table for good, so there is none."""
+    """The result's plain values. One NaN would spoil a column of W&B's run table for good, so there
+    is none.
+    """
     renamed = {"loss": "final_loss", "bpb": "final_bpb"}
     summary = {
         renamed.get(key, key): value
@@ -183,20 +224,29 @@ def _summary(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[s
     if groups := result.get("parameters"):
         summary["parameters"] = sum(groups.values())
         summary.update({f"parameters.{group}": count for group, count in groups.items()})
-    summary["reason"] = result.get("reason") or ""  # always there: what an earlier attempt said would stay otherwise
+    summary["reason"] = (
+        result.get("reason") or ""
+    )  # always there: what an earlier attempt said would stay otherwise
     if result.get("eval_part") == "tune" and "final_loss" in summary:
         summary["final_tune_loss"] = summary["final_loss"]
     return summary | _where(result, metrics)
 
 
 def _where(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """The lowest loss of the curve, and at which tokens a run left the road: where it ended when it diverged; where
-    it stopped getting better when it stalled."""
-    evals = [record for record in metrics if record.get("kind") == "eval" and _finite(record.get("loss"))]
+    """The lowest loss of the curve, and at which tokens a run left the road: where it ended when it
+    diverged; where it stopped getting better when it stalled.
+    """
+    evals = [
+        record for record in metrics if record.get("kind") == "eval" and _finite(record.get("loss"))
+    ]
     best = min(evals, key=lambda record: float(record["loss"]), default=None)
-    told = {} if best is None else {"best_loss": best["loss"], "best_loss_at_tokens": best["tokens"]}
+    told = (
+        {} if best is None else {"best_loss": best["loss"], "best_loss_at_tokens": best["tokens"]}
+    )
     if result.get("outcome") == "diverged":
-        told["diverged_at_tokens"] = result.get("tokens", max((record["tokens"] for record in metrics), default=0))
+        told["diverged_at_tokens"] = result.get(
+            "tokens", max((record["tokens"] for record in metrics), default=0)
+        )
     if result.get("stalled") and best is not None:
         told["stalled_since_tokens"] = best["tokens"]
     return told

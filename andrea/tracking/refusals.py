@@ -1,4 +1,6 @@
-"""What went wrong, in one line for the user: read from wandb's errors and from the log of its service."""
+"""What went wrong, in one line for the user: read from wandb's errors and from the log of its
+service.
+"""
 
 import contextlib
 import json
@@ -12,7 +14,9 @@ LOST = (
     *("filestream: fatal error", "file transfer: upload: failed", "sender: failed to log artifact"),
     *("runfiles: ", "runupserter: failed"),
 )
-"""How wandb's service begins a line of its log about data that it gave up: `finish` returns as if all were there."""
+"""How wandb's service begins a line of its log about data that it gave up: `finish` returns as if
+all were there.
+"""
 
 
 def first_line(error: Exception) -> str:
@@ -39,10 +43,14 @@ def refusal(error: ValueError) -> str:
 
 
 def lost(logs: Path) -> str:
-    """What wandb's service gave up of a run that it finished, from its log; empty where all went well."""
+    """What wandb's service gave up of a run that it finished, from its log; empty where all went
+    well.
+    """
     with contextlib.suppress(OSError):
         for line in (logs / "debug-internal.log").read_text(errors="replace").splitlines():
             if any(beginning in line for beginning in LOST):
                 told = json.loads(line)
-                return first_line(Exception(": ".join(filter(None, [told["msg"], told.get("error")]))))
+                return first_line(
+                    Exception(": ".join(filter(None, [told["msg"], told.get("error")])))
+                )
     return ""

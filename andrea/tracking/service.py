@@ -16,12 +16,15 @@ INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
 """How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
 OFFLINE_TIMEOUT_S = 120.0
-"""How long wandb's own service may take, which gets little of a processor that is busy with training."""
+"""How long wandb's own service may take, which gets little of a processor that is busy with
+training.
+"""
 OF_ANOTHER_RUN = (
     *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
     *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
 )
-"""WANDB_* variables that describe one run or one process; account, server, entity and project stay."""
+"""WANDB_* variables that describe one run or one process; account, server, entity and project stay.
+"""
 
 
 def warm_up() -> None:
@@ -36,13 +39,15 @@ def end_service() -> None:
 
 
 def abandon_service(open_runs: Iterable[wandb.Run] = ()) -> None:
-    """End it at once: what it has not sent is lost, and W&B is told no end of the runs that are open.
+    """End it at once: what it has not sent is lost, and W&B is told no end of the runs that are
+    open.
 
-    Ended well it would tell that they finished. Where the system does not tell which processes are its children (not
-    on Linux), they are told to have failed.
+    Ended well it would tell that they finished. Where the system does not tell which processes are
+    its children (not on Linux), they are told to have failed.
     """
     for run in open_runs:
-        # The thread in which a run asks the service for the state of the network would fail with a traceback later.
+        # The thread in which a run asks the service for the state of the network would fail with a
+        # traceback later.
         if checker := getattr(run, "_run_status_checker", None):
             checker.stop()
     mine = b"\0--pid\0%d" % os.getpid()
@@ -68,7 +73,9 @@ def seconds(variable: str, default: float) -> float:
 
 
 def _stop_nothing() -> None:
-    """Whoever presses *Stop run* in W&B would otherwise stop the mirror, by Ctrl-C, and not the training."""
+    """Whoever presses *Stop run* in W&B would otherwise stop the mirror, by Ctrl-C, and not the
+    training.
+    """
 
 
 def settings(mode: WandbMode) -> wandb.Settings:
@@ -94,12 +101,15 @@ def settings(mode: WandbMode) -> wandb.Settings:
 
 @contextlib.contextmanager
 def environment() -> Iterator[None]:
-    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs into one.
+    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all
+    runs into one.
 
     It says nothing itself: what the user should know, the writer says.
     """
     before, loud = dict(os.environ), logging.raiseExceptions
-    logging.raiseExceptions = False  # a log of wandb's that a full disk does not take is no page of traceback
+    logging.raiseExceptions = (
+        False  # a log of wandb's that a full disk does not take is no page of traceback
+    )
     for part in OF_ANOTHER_RUN:
         os.environ.pop(f"WANDB_{part}", None)
     os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")

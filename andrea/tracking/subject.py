@@ -37,7 +37,9 @@ class Subject(Protocol):
 
 
 class SingleRun:
-    """A run of `andrea train`: its own group in W&B is `train`, its files lie in `<runs>/train/<id>/wandb`."""
+    """A run of `andrea train`: its own group in W&B is `train`, its files lie in
+    `<runs>/train/<id>/wandb`.
+    """
 
     def __init__(self, store: RunStore, run_id: str) -> None:
         self.run_id = run_id
@@ -95,15 +97,22 @@ def _setting(key: str) -> str:
     """What wandb's settings of this user say, read without wandb; empty where they say nothing."""
     settings = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
-        settings.read(Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser())
+        settings.read(
+            Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb", "settings").expanduser()
+        )
         return settings.get("default", key, fallback="")
     return ""
 
 
 def missing_key(mode: str) -> str | None:
-    """What to say where wandb will find no key for its server; None where it finds one, which may be wrong, or needs
-    none. Told without wandb, from where it looks: environment, netrc, settings."""
-    if mode != "online" or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+    """What to say where wandb will find no key for its server; None where it finds one, which may
+    be wrong, or needs none. Told without wandb, from where it looks: environment, netrc, settings.
+    """
+    if (
+        mode != "online"
+        or os.environ.get("WANDB_API_KEY")
+        or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    ):
         return None
     if _setting("api_key") or _netrc_key(urlsplit(server()).netloc):
         return None
@@ -130,13 +139,18 @@ def wandb_id(subject: Subject, run_id: str) -> str:
 
 
 def study_key(subject: Subject) -> str:
-    """What tells a study from others, also from one of the same protocol under another name; older ones have a digest
-    alone."""
+    """What tells a study from others, also from one of the same protocol under another name; older
+    ones have a digest alone.
+    """
     about = subject.about
     return str(about.get("key") or about.get("digest") or subject.path.name.rpartition("-")[2])
 
 
 def sync_command(subject: Subject, mode: WandbMode) -> str:
-    """The command that completes the mirror, whole: it finds the runs folder from where this command was given."""
+    """The command that completes the mirror, whole: it finds the runs folder from where this
+    command was given.
+    """
     online = ["--wandb", "online"] if mode == "online" else []
-    return shlex.join(["andrea", "sync", subject.path.name, *online, *runs_option(subject.path.parents[1])])
+    return shlex.join(
+        ["andrea", "sync", subject.path.name, *online, *runs_option(subject.path.parents[1])]
+    )

@@ -1,4 +1,6 @@
-"""Writes runs with wandb, which only it, service, refusals and dashboards import: no controller, and no training."""
+"""Writes runs with wandb, which only it, service, refusals and dashboards import: no controller,
+and no training.
+"""
 
 import errno
 import re
@@ -16,13 +18,27 @@ import wandb
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking import ledger
+from andrea.tracking import published as ledger
 from andrea.tracking.priority import children_follow
 from andrea.tracking.projection import AXES, Projection, project_run
 from andrea.tracking.refusals import first_line, lost, refusal, why
-from andrea.tracking.service import FINISH_TIMEOUT_S, abandon_service, end_service, environment, seconds, settings
-from andrea.tracking.subject import Destination, SingleRun, Subject, sync_command, wandb_folder, wandb_id
-from andrea.tracking.verdicts import JOB_TYPE, StudyProjection, pending_study, study_id
+from andrea.tracking.service import (
+    FINISH_TIMEOUT_S,
+    abandon_service,
+    end_service,
+    environment,
+    seconds,
+    settings,
+)
+from andrea.tracking.study_run import JOB_TYPE, StudyProjection, pending_study, study_id
+from andrea.tracking.subject import (
+    Destination,
+    SingleRun,
+    Subject,
+    sync_command,
+    wandb_folder,
+    wandb_id,
+)
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What stops every run, not one: a disk that is full or takes nothing."""
@@ -50,17 +66,24 @@ class _Open:
 class Writer:
     """Writes what W&B lacks of one study.
 
-    Online a run is resumed under its id and gets the rows that the server does not have: however often it was begun
-    before, by whom and how far, it ends with each row once. One that is being trained stays open between two looks.
+    Online a run is resumed under its id and gets the rows that the server does not have: however
+    often it was begun before, by whom and how far, it ends with each row once. One that is being
+    trained stays open between two looks.
 
     Args:
         say: told one line per thing that went wrong; nothing here raises because of one run.
-        background: in the mirror's process, whose stderr is its log: tracebacks go there, and an unreachable server
-            turns the rest offline. Else it raises `Unreachable`.
+        background: in the mirror's process, whose stderr is its log: tracebacks go there, and an
+            unreachable server turns the rest offline. Else it raises `Unreachable`.
     """
 
     def __init__(
-        self, subject: Subject, store: RunStore, to: Destination, say: Callable[[str], None], *, background: bool = True
+        self,
+        subject: Subject,
+        store: RunStore,
+        to: Destination,
+        say: Callable[[str], None],
+        *,
+        background: bool = True,
     ) -> None:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
@@ -88,7 +111,10 @@ class Writer:
         with environment():
             waiting = ledger.pending(self._subject, self._store, self._to, failed=failed)
             for planned in waiting:
-                run, name = wandb_id(self._subject, planned["run_id"]), f"run {planned['run_id'][:12]}"
+                run, name = (
+                    wandb_id(self._subject, planned["run_id"]),
+                    f"run {planned['run_id'][:12]}",
+                )
                 if run in self.failed:
                     continue
                 before_each()
@@ -98,8 +124,11 @@ class Writer:
                         progress(f"W&B {self._to.mode}: {name} ({written}/{len(waiting)})")
         return written
 
-    def follow(self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None) -> int:
-        """Send what runs have recorded that are being trained; returns how many are shown from now on.
+    def follow(
+        self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None
+    ) -> int:
+        """Send what runs have recorded that are being trained; returns how many are shown from now
+        on.
 
         Online alone: an offline copy is always of a whole run.
         """
@@ -109,23 +138,31 @@ class Writer:
                 run = wandb_id(self._subject, planned["run_id"])
                 if self._to.mode == "online" and run not in self.failed:
                     before_each()
-                    self._contained(run, f"run {planned['run_id'][:12]}", partial(self._follow, planned))
+                    self._contained(
+                        run, f"run {planned['run_id'][:12]}", partial(self._follow, planned)
+                    )
         return len(self._open.keys() - before)
 
     def end(self) -> None:
-        """End wandb's service. Runs that are open still were interrupted: W&B calls them crashed until they go on."""
+        """End wandb's service. Runs that are open still were interrupted: W&B calls them crashed
+        until they go on.
+        """
         if self._open:
             self.abandon()
         else:
             end_service()
 
     def abandon(self) -> None:
-        """Give up the runs that are open: wandb's service holds on to their ids, and a half-written one is no use."""
+        """Give up the runs that are open: wandb's service holds on to their ids, and a half-written
+        one is no use.
+        """
         abandon_service([begun.run for begun in self._open.values()])
         self._open.clear()
 
     def write_study(self, *, checkpoint: bool = False) -> bool:
-        """Write the own run of a study that was judged, where it is not as it was; True where it was written."""
+        """Write the own run of a study that was judged, where it is not as it was; True where it
+        was written.
+        """
         if not isinstance(self._subject, StudyFolder):
             return False
         folder, written = self._subject, list[str]()
@@ -140,7 +177,8 @@ class Writer:
         return bool(written)
 
     def write_dashboard(self, *, last: bool = True) -> str | None:
-        """Save the study's workspace; returns where it is, or None where there is no server or it failed.
+        """Save the study's workspace; returns where it is, or None where there is no server or it
+        failed.
 
         Args:
             last: what went wrong is said; before, there will be another time.
@@ -175,7 +213,10 @@ class Writer:
             if not self._background:
                 raise
             self._given_up = True
-            self._say(f"{error}; W&B gets no more: mend it, then `{sync_command(self._subject, self._to.mode)}`")
+            self._say(
+                f"{error}; W&B gets no more: mend it, then "
+                f"`{sync_command(self._subject, self._to.mode)}`"
+            )
             return False
         except Unreachable as error:
             if not self._background:
@@ -192,7 +233,11 @@ class Writer:
         if self._background:
             traceback.print_exc()
         self.failed.add(run)
-        later = f"; `{sync_command(self._subject, self._to.mode)}` tries again" if self._background else ""
+        later = (
+            f"; `{sync_command(self._subject, self._to.mode)}` tries again"
+            if self._background
+            else ""
+        )
         self._say(f"W&B: {what} is not mirrored: {first_line(error)}{later}")
         return False
 
@@ -200,7 +245,9 @@ class Writer:
         run = project_run(self._subject, self._store, planned, self._to.tags)
         stamp = ledger.stamp(self._store, planned["run_id"]) or ""
         if self._to.mode == "offline" and run.summary.get("outcome") == "failed":
-            run = replace(run, history=[])  # sent with `wandb sync`, the rows of a later attempt would come after them
+            run = replace(
+                run, history=[]
+            )  # sent with `wandb sync`, the rows of a later attempt would come after them
         self._write(run, run.job_type, partial(self._fill, run), run.exit_code, stamp)
 
     def _follow(self, planned: dict[str, Any]) -> None:
@@ -220,7 +267,8 @@ class Writer:
         if sent > len(run.history) and run.summary.get("outcome") != "failed":
             self._say(
                 f"W&B: run {run.id} has {sent} rows on the server and {len(run.history)} in the "
-                "store: another version of andrea wrote them, or an attempt on a GPU that went further"
+                "store: another version of andrea wrote them, or an attempt on a GPU that went "
+                "further"
             )
         if begun.early:  # perhaps in an earlier attempt, elsewhere
             begun.run.tags, config = tuple(run.tags), cast("Any", begun.run.config)
@@ -236,12 +284,16 @@ class Writer:
             begun.sent = begun.run.starting_step
         for at, row in enumerate(run.history[begun.sent :], begun.sent):
             values = {key: profile(v) if isinstance(v, list) else v for key, v in row.items()}
-            begun.run.log(values, step=at, commit=True)  # at once: the last row's values must not follow the summary's
+            begun.run.log(
+                values, step=at, commit=True
+            )  # at once: the last row's values must not follow the summary's
             begun.sent = at + 1
         return begun.sent
 
     def _write_report(self, told: StudyProjection) -> None:
-        shutil.rmtree(wandb_folder(self._subject) / "data", ignore_errors=True)  # tables of an earlier copy
+        shutil.rmtree(
+            wandb_folder(self._subject) / "data", ignore_errors=True
+        )  # tables of an earlier copy
         self._write(told, JOB_TYPE, partial(_fill_report, told), 0, told.stamp)
 
     def _write(
@@ -267,7 +319,9 @@ class Writer:
         ledger.record(self._subject, told.id, done | copy)
         ledger.clear(self._subject, told.id)
 
-    def _begin(self, told: Projection | StudyProjection, job_type: str, *, early: bool = False) -> _Open:
+    def _begin(
+        self, told: Projection | StudyProjection, job_type: str, *, early: bool = False
+    ) -> _Open:
         ledger.clear(self._subject, told.id)
         open_run = self._init(told, job_type)
         self._open[told.id] = _Open(open_run, early)
@@ -303,7 +357,9 @@ class Writer:
             if not online:
                 raise
             if "deleted" in str(error):
-                raise StudyError("it was deleted in W&B, which keeps the ids of deleted runs") from error
+                raise StudyError(
+                    "it was deleted in W&B, which keeps the ids of deleted runs"
+                ) from error
             raise Unreachable(why(error)) from error
 
     def _finish(self, open_run: wandb.Run, exit_code: int) -> None:
@@ -312,7 +368,9 @@ class Writer:
         except TimeoutError as error:
             if self._to.mode == "offline":
                 raise
-            raise Unreachable(f"W&B took no data for {seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s") from error
+            raise Unreachable(
+                f"W&B took no data for {seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s"
+            ) from error
         self._require_taken(open_run)
 
     def _require_taken(self, open_run: wandb.Run) -> None:
@@ -322,9 +380,11 @@ class Writer:
 
 
 def profile(values: list[float]) -> wandb.Histogram:
-    """A value per layer as a histogram with a bin per layer: W&B draws it over tokens as layers against time.
+    """A value per layer as a histogram with a bin per layer: W&B draws it over tokens as layers
+    against time.
 
-    A table would do as well, but online every table is an artifact, with a new name at every mirroring.
+    A table would do as well, but online every table is an artifact, with a new name at every
+    mirroring.
     """
     return wandb.Histogram(np_histogram=(np.array(values), np.arange(len(values) + 1) - 0.5))
 
@@ -334,7 +394,9 @@ def _fill_report(told: StudyProjection, begun: _Open) -> None:
     open_run = begun.run
     open_run.summary.update(told.summary)
     for key, table in told.tables.items():
-        open_run.summary[key] = wandb.Table(columns=[*table.columns], data=[*table.rows], allow_mixed_types=True)
+        open_run.summary[key] = wandb.Table(
+            columns=[*table.columns], data=[*table.rows], allow_mixed_types=True
+        )
     if told.files:
         _attach(open_run, f"{told.group}-report", "report", told.files)
     if told.checkpoint is not None:
@@ -344,7 +406,9 @@ def _fill_report(told: StudyProjection, begun: _Open) -> None:
 
 def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
     """Files as an artifact; content that the server has already makes no new version."""
-    artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind)  # a study may be named `a+b`
+    artifact = wandb.Artifact(
+        re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind
+    )  # a study may be named `a+b`
     for inside, path in files.items():
         artifact.add_file(str(path), inside, skip_cache=True, policy="immutable")
     open_run.log_artifact(artifact)

@@ -1,4 +1,6 @@
-"""`python -m andrea.training JOB.json`: train one job in a process of its own. Exit status as of the andrea command."""
+"""`python -m andrea.training JOB.json`: train one job in a process of its own. Exit status as of
+the andrea command.
+"""
 
 import sys
 from pathlib import Path
@@ -10,7 +12,9 @@ from andrea.training.job import Job
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job in a file: 0, the run is done; 1, it failed or is being trained elsewhere; 2, no job."""
+    """Run the job in a file: 0, the run is done; 1, it failed or is being trained elsewhere; 2, no
+    job.
+    """
     try:
         if len(arguments) != 1:
             raise UserError("usage: python -m andrea.training JOB.json")

@@ -30,14 +30,25 @@ def calibrate(cfg: RunConfig, prepared: Prepared) -> float:
         start = time.perf_counter() - began
         steps = min(STEPS, trainer.steps)
         step = sum(_timed(trainer, trainer.advance) for _ in range(steps)) / steps
-        window = _timed(trainer, lambda: evaluate(trainer.model, data, trainer.autocast(), curve=True)) / len(
-            data.curve
-        )
+        window = _timed(
+            trainer, lambda: evaluate(trainer.model, data, trainer.autocast(), curve=True)
+        ) / len(data.curve)
         probe = diagnostics.probe(prepared, cfg.model.context, trainer.device)
-        looked = _timed(trainer, lambda: diagnostics.layers(trainer.model, *probe, trainer.autocast()))
+        looked = _timed(
+            trainer, lambda: diagnostics.layers(trainer.model, *probe, trainer.autocast())
+        )
     curves = len(schedule.points(cfg.train.evals, trainer.steps)) - 1
-    looks = len(schedule.points(cfg.train.diagnostics, trainer.steps)) + 1 if cfg.train.diagnostics else 0
-    return start + trainer.steps * step + (2 * len(data.x) + curves * len(data.curve)) * window + looks * looked
+    looks = (
+        len(schedule.points(cfg.train.diagnostics, trainer.steps)) + 1
+        if cfg.train.diagnostics
+        else 0
+    )
+    return (
+        start
+        + trainer.steps * step
+        + (2 * len(data.x) + curves * len(data.curve)) * window
+        + looks * looked
+    )
 
 
 def _timed(trainer: Trainer, work: Callable[[], object]) -> float:

@@ -1,6 +1,8 @@
-"""The state of a run in one file: written atomically, read without running foreign code, checked against its digest.
+"""The state of a run in one file: written atomically, read without running foreign code, checked
+against its digest.
 
-The file is what `torch.save` writes, followed by its SHA-256: torch itself reads a flipped bit without a word.
+The file is what `torch.save` writes, followed by its SHA-256: torch itself reads a flipped bit
+without a word.
 """
 
 import hashlib
@@ -32,7 +34,9 @@ def save(path: Path, state: dict[str, Any]) -> None:
         try:
             torch.save({**state, "format": FORMAT}, writer)  # type: ignore[arg-type]
         except RuntimeError as error:
-            raise writer.refused or error from error  # torch says only that its own count of bytes is off
+            raise (
+                writer.refused or error
+            ) from error  # torch says only that its own count of bytes is off
         file.write(writer.hash.digest())
 
 

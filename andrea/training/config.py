@@ -13,7 +13,8 @@ READS: Mapping[str, frozenset[str]] = {
     "lion": frozenset({"beta1", "beta2"}),
     "muon": frozenset({"beta1", "beta2", "adam_eps"}),
 }
-"""Which of the optimizer's settings each one reads. What it does not read is no part of a run's id."""
+"""Which of the optimizer's settings each one reads. What it does not read is no part of a run's id.
+"""
 UNFLOORED = ("constant", "inverse_sqrt")
 """Schedules that do not read `final_lr`."""
 
@@ -26,23 +27,31 @@ class TrainConfig(Frozen):
     batch_size: int = Field(default=8, gt=0)
     """Sequences per optimizer step."""
     micro_batch: int | None = Field(default=None, gt=0)
-    """Sequences per forward pass; less than `batch_size` accumulates gradients. Empty means `batch_size`."""
+    """Sequences per forward pass; less than `batch_size` accumulates gradients. Empty means
+    `batch_size`.
+    """
     optimizer: Literal["adamw", "sgd", "lion", "muon"] = "adamw"
-    """AdamW; SGD with momentum; Lion; or Muon on the matrices inside the blocks and AdamW on the rest."""
+    """AdamW; SGD with momentum; Lion; or Muon on the matrices inside the blocks and AdamW on the
+    rest.
+    """
     lr: float = Field(default=3e-3, gt=0)
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "cosine"
-    """Shape after the warmup. The last step runs at the floor, but for `constant` and `inverse_sqrt` (peak · √(warmup
-    steps / steps done)), which have none. `wsd`: at the peak, then linear over the last `decay` of the steps."""
+    """Shape after the warmup. The last step runs at the floor, but for `constant` and
+    `inverse_sqrt` (peak · √(warmup steps / steps done)), which have none. `wsd`: at the peak, then
+    linear over the last `decay` of the steps.
+    """
     warmup: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the steps over which the rate rises linearly; the first step is already above zero."""
+    """Share of the steps over which the rate rises linearly; the first step is already above zero.
+    """
     decay: float = Field(default=0.2, gt=0, le=1)
     """Share of the steps over which `wsd` falls."""
     final_lr: float = Field(default=0.1, ge=0, le=1)
     """Floor of the schedule as a share of the peak."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled decay of matrices (dim ≥ 2), whatever the optimizer: a step multiplies them by 1 − rate ·
-    weight_decay. Gains and biases are never decayed."""
+    """Decoupled decay of matrices (dim ≥ 2), whatever the optimizer: a step multiplies them by 1 −
+    rate · weight_decay. Gains and biases are never decayed.
+    """
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """First moment of AdamW and Lion; SGD's momentum."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -58,22 +67,28 @@ class TrainConfig(Frozen):
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; `auto` is off on a CPU and on on a GPU."""
     kernels: Literal["auto", "torch", "cuda"] = "auto"
-    """Who computes the memory-bound parts: plain torch, the CUDA kernels, or on a GPU whichever a measurement finds
-    faster; `auto` is `torch` on a CPU."""
+    """Who computes the memory-bound parts: plain torch, the CUDA kernels, or on a GPU whichever a
+    measurement finds faster; `auto` is `torch` on a CPU.
+    """
     threads: int = Field(default=1, gt=0, le=1024)
     """CPU threads of a run: part of its identity, since 1 and 2 threads give other bits."""
     evals: int = Field(default=10, gt=0)
-    """Evaluations along the run after the one at initialisation, evenly spaced, the last at the end."""
+    """Evaluations along the run after the one at initialisation, evenly spaced, the last at the
+    end.
+    """
     logs: int = Field(default=100, gt=0)
     """Points of the training-loss curve (fewer when there are fewer steps)."""
     diagnostics: int = Field(default=5, ge=0)
-    """Times that per-layer gradient norms and activation sizes are recorded after the one at initialisation."""
+    """Times that per-layer gradient norms and activation sizes are recorded after the one at
+    initialisation.
+    """
 
     @model_validator(mode="after")
     def _warmup_before_decay(self) -> Self:
         if self.schedule == "wsd" and self.warmup + self.decay > 1 + 1e-9:
             raise ValueError(
-                f"warmup {self.warmup:g} and decay {self.decay:g} of a wsd schedule are more than the whole run; "
+                f"warmup {self.warmup:g} and decay {self.decay:g} of a wsd schedule are more than "
+                "the whole run; "
                 "lower one of them"
             )
         return self

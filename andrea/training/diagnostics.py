@@ -1,7 +1,9 @@
-"""What the layers do: gradient norms and sizes of activations, on one fixed batch, the same in every arm and seed.
+"""What the layers do: gradient norms and sizes of activations, on one fixed batch, the same in
+every arm and seed.
 
-A separate eager pass, since hooks do not run in a compiled model. It reads gradients with `torch.autograd.grad`, so the
-training's own gradients, random stream and optimizer never know of it.
+A separate eager pass, since hooks do not run in a compiled model. It reads gradients with
+`torch.autograd.grad`, so the training's own gradients, random stream and optimizer never know of
+it.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +23,9 @@ PROBE_TOKENS = 4096
 
 
 def probe(prepared: Prepared, context: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The fixed batch: inputs and targets [P, T] of the train part, P·T at most 4096 (and P at most 8)."""
+    """The fixed batch: inputs and targets [P, T] of the train part, P·T at most 4096 (and P at most
+    8).
+    """
     windows = max(1, min(PROBE_WINDOWS, PROBE_TOKENS // context))
     x, y = batch(prepared, PROBE_SEED, 0, windows, context)
     return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
@@ -33,9 +37,10 @@ def layers(
     """Per-layer numbers of one forward and backward pass, dropout off.
 
     Returns:
-        `grad_norm` [L] over all parameters of a block; `attn_rms`, `mlp_rms` [L] of what the sublayers put out;
-        `residual_rms` [L + 1] of each block's input and the last block's output; `embedding_grad_norm` over the token
-        and position embeddings (with a tied head its gradient too).
+        `grad_norm` [L] over all parameters of a block; `attn_rms`, `mlp_rms` [L] of what the
+        sublayers put out; `residual_rms` [L + 1] of each block's input and the last block's output;
+        `embedding_grad_norm` over the token and position embeddings (with a tied head its gradient
+        too).
     """
     blocks: Any = model.blocks
     with evaluating(model), watch(blocks) as seen, torch.enable_grad():
@@ -65,7 +70,9 @@ def layers(
 
 @contextmanager
 def watch(blocks: Any) -> Iterator[dict[str, list[Tensor]]]:
-    """While inside, note the root mean square of every branch and of the residual stream, layer by layer."""
+    """While inside, note the root mean square of every branch and of the residual stream, layer by
+    layer.
+    """
     seen: dict[str, list[Tensor]] = {"attn": [], "mlp": [], "residual": []}
 
     def output(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -93,8 +100,16 @@ def rms(x: Tensor) -> Tensor:
 
 def _norm(gradients: dict[int, Tensor], modules: list[Any]) -> Tensor:
     """Norm of the gradients of all parameters in some modules."""
-    found = [gradients[id(p)] for m in modules if m is not None for p in m.parameters() if id(p) in gradients]
+    found = [
+        gradients[id(p)]
+        for m in modules
+        if m is not None
+        for p in m.parameters()
+        if id(p) in gradients
+    ]
     if not found:
         return torch.zeros((), device=next(iter(gradients.values())).device)
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g.float()) for g in found]))
+    norm: Tensor = torch.linalg.vector_norm(
+        torch.stack([torch.linalg.vector_norm(g.float()) for g in found])
+    )
     return norm

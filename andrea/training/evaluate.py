@@ -1,4 +1,6 @@
-"""Loss on the fixed evaluated tokens: the same windows in every run, drawn from nobody's random stream."""
+"""Loss on the fixed evaluated tokens: the same windows in every run, drawn from nobody's random
+stream.
+"""
 
 import math
 from collections.abc import Iterator
@@ -46,7 +48,11 @@ class Evaluation:
     def documents(self, names: list[str]) -> list[dict[str, Any]]:
         """Loss by document, of those that have evaluated tokens."""
         return [
-            {"name": names[i], "tokens": int(count), "loss": finite(float(self.document_sums[i] / count))}
+            {
+                "name": names[i],
+                "tokens": int(count),
+                "loss": finite(float(self.document_sums[i] / count)),
+            }
             for i, count in enumerate(self.document_tokens)
             if count
         ]
@@ -58,11 +64,17 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 
 
 def evaluate(
-    model: nn.Module, data: EvalSet, autocast: AbstractContextManager[Any] | None = None, *, curve: bool = False
+    model: nn.Module,
+    data: EvalSet,
+    autocast: AbstractContextManager[Any] | None = None,
+    *,
+    curve: bool = False,
 ) -> Evaluation:
-    """Evaluate all windows, or with `curve` those of the curve subset (the result's windows are then these alone).
+    """Evaluate all windows, or with `curve` those of the curve subset (the result's windows are
+    then these alone).
 
-    The model's mode is restored; dropout is off meanwhile. Sums are float64 over float32 losses per token.
+    The model's mode is restored; dropout is off meanwhile. Sums are float64 over float32 losses per
+    token.
     """
     chosen = data.curve if curve else np.arange(len(data.x))
     x, y, document = data.x[chosen], data.y[chosen], data.document[chosen]
@@ -77,7 +89,10 @@ def evaluate(
 
 
 def _losses(
-    model: nn.Module, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64], autocast: AbstractContextManager[Any]
+    model: nn.Module,
+    x: npt.NDArray[np.int64],
+    y: npt.NDArray[np.int64],
+    autocast: AbstractContextManager[Any],
 ) -> npt.NDArray[np.float64]:
     embedding: Any = model.token_embedding
     vocabulary, device = embedding.weight.shape[0], embedding.weight.device

@@ -1,7 +1,10 @@
-"""What determines a run's numbers, and the name that follows from it. `auto` is resolved here, once per study.
+"""What determines a run's numbers, and the name that follows from it. `auto` is resolved here, once
+per study.
 
-A run id is the digest of: the canonical configuration, the data's fingerprint, the numerics versions of the components
-used, the platform, the route and the number of the repeat. What cannot change a number is normalised away or left out.
+A run id is the digest of: the canonical configuration, the data's fingerprint, the numerics
+    versions of the components
+used, the platform, the route and the number of the repeat. What cannot change a number is
+normalised away or left out.
 """
 
 import hashlib
@@ -23,9 +26,9 @@ from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
 from andrea.kernels.choose import choose
 from andrea.kernels.source import NUMERICS as KERNELS
+from andrea.model.checks import normal_form
 from andrea.model.config import VARIANTS, variant
 from andrea.model.gpt import GPT
-from andrea.model.sense import normal_form
 from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
@@ -69,36 +72,54 @@ NEUTRAL: dict[str, Any] = {
     "model.dropout_residual": None,
     "model.mup_base": 128,
 }
-"""Settings that mean, at this value, what was done before they existed: left out, so that older ids stay."""
-COMPONENTS: dict[str, int] = {"batches": 1, "evaluation": 1, "loop": 1, "optimizer": 1, "schedule": 1}
-"""Numerics versions of what trains the model: raise one when the same input gives other bits. The model's parts have
-theirs as `numerics` of the class. Version 1 is left out of the identity, so a new component leaves older ids alone."""
+"""Settings that mean, at this value, what was done before they existed: left out, so that older ids
+stay.
+"""
+COMPONENTS: dict[str, int] = {
+    "batches": 1,
+    "evaluation": 1,
+    "loop": 1,
+    "optimizer": 1,
+    "schedule": 1,
+}
+"""Numerics versions of what trains the model: raise one when the same input gives other bits. The
+model's parts have theirs as `numerics` of the class. Version 1 is left out of the identity, so a
+new component leaves older ids alone.
+"""
 
 
 def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> RunConfig:
-    """The configuration with nothing left to choose: vocabulary, final norm, device, precision, compile, micro-batch,
-    kernels (on a GPU perhaps by measuring).
+    """The configuration with nothing left to choose: vocabulary, final norm, device, precision,
+    compile, micro-batch, kernels (on a GPU perhaps by measuring).
 
     Args:
-        host_device: `cpu` or `cuda` where the command named one; a device named in `train.device` comes first.
+        host_device: `cpu` or `cuda` where the command named one; a device named in `train.device`
+            comes first.
 
     Raises:
-        UserError: `cuda` is asked for, as device or kernels, and absent, the vocabulary is smaller than the
-            tokenizer's, or the budget or the text is smaller than a batch.
+        UserError: `cuda` is asked for, as device or kernels, and absent, the vocabulary is smaller
+            than the tokenizer's, or the budget or the text is smaller than a batch.
     """
     schedule.steps(cfg)
     require_batches(prepared, cfg.train.batch_size, cfg.model.context)
     cores = os.cpu_count() or 1
     if cfg.train.threads > cores:
-        raise UserError(f"train.threads {cfg.train.threads}: this machine has {cores} cores; ask for {cores} or fewer")
+        raise UserError(
+            f"train.threads {cfg.train.threads}: this machine has {cores} cores; ask for {cores} "
+            "or fewer"
+        )
     device = device_of(cfg, host_device)
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: this torch sees no CUDA device; use --device cpu")
     on_gpu = device == "cuda"
     train: dict[str, Any] = {
         "device": device,
-        "dtype": cfg.train.dtype if cfg.train.dtype != "auto" else ("bfloat16" if on_gpu else "float32"),
-        "compile": cfg.train.compile if cfg.train.compile != "auto" else ("on" if on_gpu else "off"),
+        "dtype": cfg.train.dtype
+        if cfg.train.dtype != "auto"
+        else ("bfloat16" if on_gpu else "float32"),
+        "compile": cfg.train.compile
+        if cfg.train.compile != "auto"
+        else ("on" if on_gpu else "off"),
         "micro_batch": min(cfg.train.micro_batch or cfg.train.batch_size, cfg.train.batch_size),
     }
     model = {
@@ -106,11 +127,16 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
         "final_norm": cfg.model.has_final_norm,
     }
     resolved = cfg.model_copy(
-        update={"train": cfg.train.model_copy(update=train), "model": cfg.model.model_copy(update=model)}
+        update={
+            "train": cfg.train.model_copy(update=train),
+            "model": cfg.model.model_copy(update=model),
+        }
     )
     require_memory(resolved)
     kernels = choose(cfg.train.kernels, resolved.model, train)
-    return resolved.model_copy(update={"train": resolved.train.model_copy(update={"kernels": kernels})})
+    return resolved.model_copy(
+        update={"train": resolved.train.model_copy(update={"kernels": kernels})}
+    )
 
 
 def identity(
@@ -130,7 +156,9 @@ def identity(
         "numerics": numerics(cfg),
         "platform": platform or this_platform(cfg.train.device),
         "route": {
-            **_without_neutral({"train": cfg.train.model_dump(mode="json", include=set(ROUTE))})["train"],
+            **_without_neutral({"train": cfg.train.model_dump(mode="json", include=set(ROUTE))})[
+                "train"
+            ],
             "layout": "solo",
             "world_size": 1,
         },
@@ -144,11 +172,19 @@ def run_id(identity: dict[str, Any]) -> str:
 
 
 def canonical(cfg: RunConfig) -> dict[str, Any]:
-    """The resolved configuration without what the fingerprint, the platform and the route say, inactive settings set to
-    their defaults: two configurations that provably train the same have one canonical form."""
+    """The resolved configuration without what the fingerprint, the platform and the route say,
+    inactive settings set to their defaults: two configurations that provably train the same have
+    one canonical form.
+    """
     steps, seeds = schedule.steps(cfg), cfg.seeds
-    own = any(users_own(part) for part in _parts(cfg).values())  # a user's own part may read any setting
-    model = cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim} if own else normal_form(cfg.model)
+    own = any(
+        users_own(part) for part in _parts(cfg).values()
+    )  # a user's own part may read any setting
+    model = (
+        cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim}
+        if own
+        else normal_form(cfg.model)
+    )
     judged = windows(cfg.data.eval_tokens, cfg.model.context)
     data = {
         "eval_part": cfg.data.eval_part,
@@ -192,12 +228,16 @@ def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def numerics(cfg: RunConfig) -> dict[str, Any]:
-    """Versions above 1 of the components that this configuration uses, and digests of the sources of a user's own."""
+    """Versions above 1 of the components that this configuration uses, and digests of the sources
+    of a user's own.
+    """
     parts = _parts(cfg)
     versions = COMPONENTS | {name: getattr(part, "numerics", 1) for name, part in parts.items()}
     if cfg.train.kernels == "cuda":
         versions["kernels"] = KERNELS
-    sources = {f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)}
+    sources = {
+        f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)
+    }
     return {name: version for name, version in versions.items() if version != 1} | sources
 
 
@@ -212,7 +252,9 @@ def _source_digest(part: type) -> str:
     """Of the source that was loaded; the file may have been edited since."""
     module = importlib.import_module(part.__module__)
     loaded: str | None = getattr(module, "__andrea_digest__", None)
-    return loaded or (hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() if module.__file__ else "")
+    return loaded or (
+        hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() if module.__file__ else ""
+    )
 
 
 def this_platform(device: str) -> dict[str, str]:
@@ -226,7 +268,9 @@ def this_platform(device: str) -> dict[str, str]:
 
 
 def env(device: str = "cpu") -> dict[str, Any]:
-    """Where a run was trained: versions, git hash and dirty flag (None outside a checkout), host, device."""
+    """Where a run was trained: versions, git hash and dirty flag (None outside a checkout), host,
+    device.
+    """
     return {
         "andrea": installed("andrea"),
         "python": machine.python_version(),
@@ -241,11 +285,15 @@ def env(device: str = "cpu") -> dict[str, Any]:
 
 @cache
 def git_state(package: Path = Path(andrea.__file__).parent) -> dict[str, Any] | None:
-    """Commit of the checkout that the package's code is tracked in, and whether its tree differs from that commit."""
+    """Commit of the checkout that the package's code is tracked in, and whether its tree differs
+    from that commit.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=20
+        ).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "__init__.py")

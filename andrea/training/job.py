@@ -15,7 +15,9 @@ from andrea.training.run import train
 
 
 class Job(Frozen):
-    """What another process needs to know to train one run; JSON on the command line of `python -m andrea.training`."""
+    """What another process needs to know to train one run; JSON on the command line of `python -m
+    andrea.training`.
+    """
 
     root: Path
     """The run store."""
@@ -53,15 +55,18 @@ def run_job(
 ) -> dict[str, Any] | None:
     """Train a run, or continue it from its last checkpoint; returns its result.
 
-    A finished run is not trained again: its result is returned. None means that another live process is at it.
-    Whatever stops a run leaves it resumable; only an exception that is no interrupt is recorded as a failure.
+    A finished run is not trained again: its result is returned. None means that another live
+        process is at it.
+    Whatever stops a run leaves it resumable; only an exception that is no interrupt is recorded as
+    a failure.
 
     Args:
         cfg: resolved; `train.threads` applies while the job runs.
         checkpoint_every_s: seconds between checkpoints; changes no number.
 
     Raises:
-        Exception: whatever made the run fail, after `failure.json` says why (if the disk still takes it).
+        Exception: whatever made the run fail, after `failure.json` says why (if the disk still
+            takes it).
     """
     store = RunStore(root)
     done = store.result(run_id)
@@ -72,14 +77,20 @@ def run_job(
     except RunBusy:
         return None
     with claim:
-        done = store.result(run_id)  # finished by another process meanwhile, or by the claim's recovery
+        done = store.result(
+            run_id
+        )  # finished by another process meanwhile, or by the claim's recovery
         if done is not None:
             return done
         return _attempt(claim, cfg, data_folder, identity, checkpoint_every_s)
 
 
 def _attempt(
-    claim: Claim, cfg: RunConfig, data_folder: Path, identity: dict[str, Any], checkpoint_every_s: float
+    claim: Claim,
+    cfg: RunConfig,
+    data_folder: Path,
+    identity: dict[str, Any],
+    checkpoint_every_s: float,
 ) -> dict[str, Any]:
     described = {"config": cfg.model_dump(mode="json"), "identity": identity}
     folder = claim.attempt(described, env(cfg.train.device))

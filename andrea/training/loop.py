@@ -1,7 +1,9 @@
-"""The training step: forward, backward over micro-batches, clipping, optimizer, and sums that stay on the device.
+"""The training step: forward, backward over micro-batches, clipping, optimizer, and sums that stay
+on the device.
 
-Step k is a function of the state after step k - 1, the configuration and k alone: batch, learning rate and dropout's
-random stream are all drawn from (seeds, k). That is why a resumed run continues exactly.
+Step k is a function of the state after step k - 1, the configuration and k alone: batch, learning
+rate and dropout's random stream are all drawn from (seeds, k). That is why a resumed run continues
+exactly.
 """
 
 import hashlib
@@ -46,7 +48,8 @@ class Trainer:
             use(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.model, cfg.train, lr_scales(self.model, cfg.model))
-        # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics use.
+        # Shares its parameters with the plain model, which checkpoints, evaluation and diagnostics
+        # use.
         self.forward: Any = torch.compile(self.model) if cfg.train.compile == "on" else self.model
         self._loss_sum, self._norm_sum, self._tail_sum, self._norm = (
             torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(4)
@@ -74,7 +77,9 @@ class Trainer:
         self.step += 1
 
     def backward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the gradient of the mean loss over [B, T] targets, one micro-batch at a time; returns that loss."""
+        """Add the gradient of the mean loss over [B, T] targets, one micro-batch at a time; returns
+        that loss.
+        """
         size = self.cfg.train.micro_batch or len(x)
         total = torch.zeros((), device=self.device)
         for start in range(0, len(x), size):
@@ -97,7 +102,9 @@ class Trainer:
     def _batch(self) -> tuple[Tensor, Tensor]:
         """The batch of this step on the host, ready to be copied to the device without a wait."""
         cfg = self.cfg
-        x, y = batch(self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context)
+        x, y = batch(
+            self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context
+        )
         return self._ready(x), self._ready(y)
 
     def _ready(self, array: npt.NDArray[np.int64]) -> Tensor:
@@ -111,7 +118,9 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
     def sums(self) -> list[float]:
-        """Summed loss and norm since `restart`, summed loss of the last tenth, latest norm: one wait for all."""
+        """Summed loss and norm since `restart`, summed loss of the last tenth, latest norm: one
+        wait for all.
+        """
         return torch.stack([self._loss_sum, self._norm_sum, self._tail_sum, self._norm]).tolist()
 
     def restart(self) -> None:
@@ -120,7 +129,9 @@ class Trainer:
         self._norm_sum.zero_()
 
     def broken(self) -> bool:
-        """Whether a loss or a gradient since `restart` was not finite, where asking costs no wait for the device."""
+        """Whether a loss or a gradient since `restart` was not finite, where asking costs no wait
+        for the device.
+        """
         if self.device.type != "cpu":
             return False
         return not (math.isfinite(self._loss_sum.item()) and math.isfinite(self._norm_sum.item()))
@@ -147,7 +158,9 @@ class Trainer:
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:
     """Seed the device's random stream (dropout draws from it) by (seed, step)."""
-    mixed = int.from_bytes(hashlib.blake2b(f"dropout {seed} {step}".encode(), digest_size=7).digest(), "big")
+    mixed = int.from_bytes(
+        hashlib.blake2b(f"dropout {seed} {step}".encode(), digest_size=7).digest(), "big"
+    )
     torch.default_generator.manual_seed(mixed)
     if device.type == "cuda":
         torch.cuda.manual_seed(mixed)

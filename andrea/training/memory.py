@@ -7,7 +7,7 @@ from andrea.errors import UserError
 from andrea.model import accounting
 from andrea.model.accounting import memory
 from andrea.model.config import ModelConfig
-from andrea.model.room import installed, size
+from andrea.model.memory_limit import installed, size
 from andrea.training.config import TrainConfig
 
 STAND_IN = 256
@@ -23,7 +23,8 @@ def device_of(cfg: RunConfig, host_device: str = "auto") -> str:
 
 
 def require_memory(cfg: RunConfig, where: str = "") -> None:
-    """Refuse what cannot be held: weights, gradients, optimizer and the activations of one forward pass.
+    """Refuse what cannot be held: weights, gradients, optimizer and the activations of one forward
+    pass.
 
     Args:
         where: what to call this run in the message.

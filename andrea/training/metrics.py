@@ -1,4 +1,6 @@
-"""metrics.jsonl of one attempt: appended record by record, cut back to a checkpoint's offset on a resume."""
+"""metrics.jsonl of one attempt: appended record by record, cut back to a checkpoint's offset on a
+resume.
+"""
 
 import json
 import os
@@ -6,8 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-VOLATILE = ("seconds", "wall_seconds", "tokens_per_s", "peak_memory_bytes", "attempts", "finished_at")
-"""Fields of records and results that a repeat or a resume may change; all others are equal bit for bit."""
+VOLATILE = (
+    "seconds",
+    "wall_seconds",
+    "tokens_per_s",
+    "peak_memory_bytes",
+    "attempts",
+    "finished_at",
+)
+"""Fields of records and results that a repeat or a resume may change; all others are equal bit for
+bit.
+"""
 
 
 class MetricsFile:
@@ -15,7 +26,8 @@ class MetricsFile:
 
     Args:
         path: created where it does not exist.
-        offset: bytes to keep; what a killed attempt wrote beyond them, a torn line included, is cut off.
+        offset: bytes to keep; what a killed attempt wrote beyond them, a torn line included, is cut
+            off.
 
     Raises:
         ValueError: the file is shorter than the offset, so it does not belong to that checkpoint.
@@ -30,7 +42,9 @@ class MetricsFile:
         self._file.truncate(offset)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one record, flushed, so that a reader sees whole lines and a kill tears at most the last one."""
+        """Write one record, flushed, so that a reader sees whole lines and a kill tears at most the
+        last one.
+        """
         line = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._file.write(line)
         self._file.flush()
@@ -48,6 +62,9 @@ class MetricsFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

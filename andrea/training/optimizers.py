@@ -1,4 +1,6 @@
-"""Optimizers that torch does not have: SGD with decoupled decay, Lion, and two optimizers in the place of one."""
+"""Optimizers that torch does not have: SGD with decoupled decay, Lion, and two optimizers in the
+place of one.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,9 +10,11 @@ from torch import Tensor, nn
 
 
 class SGDW(torch.optim.SGD):
-    """torch's SGD with momentum, and `decay` of the weights apart from the gradient (Loshchilov & Hutter 2019).
+    """torch's SGD with momentum, and `decay` of the weights apart from the gradient (Loshchilov &
+    Hutter 2019).
 
-    torch's own `weight_decay` adds to the gradient, where momentum and the learning rate multiply it once more.
+    torch's own `weight_decay` adds to the gradient, where momentum and the learning rate multiply
+    it once more.
     """
 
     @torch.no_grad()
@@ -23,7 +27,8 @@ class SGDW(torch.optim.SGD):
 
 
 class Lion(torch.optim.Optimizer):
-    """Sign of an interpolation between momentum and gradient (Chen et al. 2023, arXiv:2302.06675, Program 1).
+    """Sign of an interpolation between momentum and gradient (Chen et al. 2023, arXiv:2302.06675,
+    Program 1).
 
     Args:
         params: parameters, or groups of them.

@@ -1,4 +1,6 @@
-"""Build a model and run it once without numbers (torch's meta device): a fault of a variant shows before any run."""
+"""Build a model and run it once without numbers (torch's meta device): a fault of a variant shows
+before any run.
+"""
 
 import sys
 import traceback
@@ -16,7 +18,8 @@ from andrea.training.memory import STAND_IN
 
 
 def rehearse(cfg: ModelConfig, where: str) -> None:
-    """Count, build and run forward and backward, on one sequence; computes nothing and allocates nothing.
+    """Count, build and run forward and backward, on one sequence; computes nothing and allocates
+    nothing.
 
     Args:
         where: what to call this model in an error.
@@ -37,9 +40,14 @@ def rehearse(cfg: ModelConfig, where: str) -> None:
         line = _line(error, {part.__module__ for part in own.values()})
         raise UserError(f"{named}{line}: {reason(error)}") from error
     wrong = {group: n for group, n in made.items() if n != told[group]}
-    off = [f"{group}: it says {told[group]:,}, what it builds has {n:,}" for group, n in wrong.items()]
+    off = [
+        f"{group}: it says {told[group]:,}, what it builds has {n:,}" for group, n in wrong.items()
+    ]
     if off:
-        raise UserError(f"{named}: `count` (or `shapes`) does not agree with `build` on parameters; {'; '.join(off)}")
+        raise UserError(
+            f"{named}: `count` (or `shapes`) does not agree with `build` on parameters; "
+            f"{'; '.join(off)}"
+        )
 
 
 def _run(cfg: ModelConfig) -> GPT:
@@ -49,7 +57,9 @@ def _run(cfg: ModelConfig) -> GPT:
         except Exception as error:
             if "meta" not in str(error).lower():
                 raise
-            return _run_on(cfg, "cpu")  # something reads a number, which a meta tensor does not have
+            return _run_on(
+                cfg, "cpu"
+            )  # something reads a number, which a meta tensor does not have
 
 
 def _run_on(cfg: ModelConfig, device: str) -> GPT:
@@ -63,19 +73,31 @@ def _run_on(cfg: ModelConfig, device: str) -> GPT:
 
 
 def _parameters(model: GPT) -> dict[str, int]:
-    """Parameters by the groups of `accounting.parameters`; whatever is no other group's is counted with the norms."""
+    """Parameters by the groups of `accounting.parameters`; whatever is no other group's is counted
+    with the norms.
+    """
     blocks = list(model.blocks.children())
     inside = {"attention": ("attn",), "mlp": ("mlp",), "residual": ("join1", "join2")}
     groups: dict[str, list[torch.nn.Module]] = {
         "token_embedding": [model.token_embedding],
-        "position_embedding": [] if model.position_embedding is None else [model.position_embedding],
+        "position_embedding": []
+        if model.position_embedding is None
+        else [model.position_embedding],
         **{
-            group: [block.get_submodule(name) for block in blocks for name in names if hasattr(block, name)]
+            group: [
+                block.get_submodule(name)
+                for block in blocks
+                for name in names
+                if hasattr(block, name)
+            ]
             for group, names in inside.items()
         },
         "head": [model.head],
     }
-    made = {name: sum(p.numel() for m in modules for p in m.parameters()) for name, modules in groups.items()}
+    made = {
+        name: sum(p.numel() for m in modules for p in m.parameters())
+        for name, modules in groups.items()
+    }
     if model.config.tied:
         made["head"] -= model.head.weight.numel()
     return made | {"norms": sum(p.numel() for p in model.parameters()) - sum(made.values())}
@@ -84,5 +106,7 @@ def _parameters(model: GPT) -> dict[str, int]:
 def _line(error: BaseException, modules: set[str]) -> str:
     """Where the error came from in the user's own file, if it did."""
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
-    found = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    found = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files
+    ]
     return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""

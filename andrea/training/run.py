@@ -1,7 +1,8 @@
 """One run from its first step or its last checkpoint to its result: what is recorded when.
 
-Everything at step s means after s optimizer steps. Records of a step are written before a checkpoint of that step, so
-that a checkpoint's offset into metrics.jsonl is where its step's records end.
+Everything at step s means after s optimizer steps. Records of a step are written before a
+checkpoint of that step, so that a checkpoint's offset into metrics.jsonl is where its step's
+records end.
 """
 
 import resource
@@ -30,11 +31,18 @@ CHECKPOINT_SHARE = 30
 
 
 def train(
-    cfg: RunConfig, prepared: Prepared, folder: Path, *, attempt: int = 1, checkpoint_every_s: float = 10.0
+    cfg: RunConfig,
+    prepared: Prepared,
+    folder: Path,
+    *,
+    attempt: int = 1,
+    checkpoint_every_s: float = 10.0,
 ) -> dict[str, Any]:
-    """Train a resolved config into `folder`, from its checkpoint if it has one; returns the result, not yet written.
+    """Train a resolved config into `folder`, from its checkpoint if it has one; returns the result,
+    not yet written.
 
-    Writes metrics.jsonl, checkpoint and log.txt there. torch's global state is as before when it returns or raises.
+    Writes metrics.jsonl, checkpoint and log.txt there. torch's global state is as before when it
+    returns or raises.
 
     Raises:
         UserError: the budget is smaller than one batch.
@@ -49,7 +57,12 @@ class Run:
     """The state of one attempt: a trainer, an open metrics file, and clocks."""
 
     def __init__(
-        self, cfg: RunConfig, prepared: Prepared, folder: Path, attempt: int, checkpoint_every_s: float
+        self,
+        cfg: RunConfig,
+        prepared: Prepared,
+        folder: Path,
+        attempt: int,
+        checkpoint_every_s: float,
     ) -> None:
         self.cfg, self.prepared, self.folder = cfg, prepared, folder
         self.attempt, self.checkpoint_every_s = attempt, checkpoint_every_s
@@ -60,7 +73,9 @@ class Run:
         self.evals = schedule.points(cfg.train.evals, self.trainer.steps)
         self.logs = schedule.points(cfg.train.logs, self.trainer.steps)
         self.layers = (
-            schedule.points(cfg.train.diagnostics, self.trainer.steps) if cfg.train.diagnostics else frozenset()
+            schedule.points(cfg.train.diagnostics, self.trainer.steps)
+            if cfg.train.diagnostics
+            else frozenset()
         )
         self.initial_loss = float("nan")
         self.logged_step, self.logged_seconds = 0, 0.0
@@ -83,7 +98,8 @@ class Run:
                 final = self._loop() or final
             result = self._summary(final)
             metrics.sync()
-            # Without the optimizer: nobody trains on from here. The result rides along, for a kill right after.
+            # Without the optimizer: nobody trains on from here. The result rides along, for a kill
+            # right after.
             checkpoint.save(
                 self.folder / "checkpoint",
                 {
@@ -94,7 +110,8 @@ class Run:
                 },
             )
         self.say(
-            f"{result['outcome']} at step {result['steps']}" + (f": {result['reason']}" if result["reason"] else "")
+            f"{result['outcome']} at step {result['steps']}"
+            + (f": {result['reason']}" if result["reason"] else "")
         )
         return result
 
@@ -107,7 +124,9 @@ class Run:
             state = checkpoint.load(path, self.trainer.device)
             size = (self.folder / "metrics.jsonl").stat().st_size
             if size < state["offset"]:
-                raise checkpoint.CheckpointError(f"it belongs to {state['offset']} bytes of metrics, there are {size}")
+                raise checkpoint.CheckpointError(
+                    f"it belongs to {state['offset']} bytes of metrics, there are {size}"
+                )
             if not state["result"]:
                 self._take_up(state)
         except (MemoryError, torch.OutOfMemoryError):
@@ -127,9 +146,13 @@ class Run:
         self.trainer.load_state(state)
         names = ("initial_loss", "logged_step", "logged_seconds", "seconds", "wall_seconds")
         # In one assignment: a state that lacks one of them changes none.
-        self.initial_loss, self.logged_step, self.logged_seconds, self.seconds, self.earlier_wall = (
-            state[name] for name in names
-        )
+        (
+            self.initial_loss,
+            self.logged_step,
+            self.logged_seconds,
+            self.seconds,
+            self.earlier_wall,
+        ) = (state[name] for name in names)
 
     def _initial(self) -> Evaluation:
         full = self._evaluate()
@@ -163,7 +186,10 @@ class Run:
             if step in self.layers:
                 self._record_layers()
             waited = time.perf_counter() - saved
-            if waited >= max(self.checkpoint_every_s, CHECKPOINT_SHARE * cost) and step < trainer.steps:
+            if (
+                waited >= max(self.checkpoint_every_s, CHECKPOINT_SHARE * cost)
+                and step < trainer.steps
+            ):
                 began = time.perf_counter()
                 self._checkpoint()
                 saved = time.perf_counter()
@@ -172,7 +198,9 @@ class Run:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """The clock of `seconds`: training alone, without evaluation, diagnostics, checkpoints and compilation."""
+        """The clock of `seconds`: training alone, without evaluation, diagnostics, checkpoints and
+        compilation.
+        """
         began = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - began
@@ -196,7 +224,9 @@ class Run:
 
     def _record(self, kind: str, fields: dict[str, Any]) -> None:
         step = self.trainer.step
-        self.metrics.append({"kind": kind, "step": step, "tokens": step * self.tokens_per_step, **fields})
+        self.metrics.append(
+            {"kind": kind, "step": step, "tokens": step * self.tokens_per_step, **fields}
+        )
 
     def _record_train(self, sums: list[float]) -> None:
         loss_sum, norm_sum, _, norm = sums
@@ -208,7 +238,9 @@ class Run:
                 "loss": finite(loss_sum / count),
                 "lr": schedule.lr(step - 1, self.trainer.steps, self.cfg.train),
                 "grad_norm": finite(norm),
-                "tokens_per_s": round(count * self.tokens_per_step / seconds, 1) if seconds else None,
+                "tokens_per_s": round(count * self.tokens_per_step / seconds, 1)
+                if seconds
+                else None,
                 "seconds": round(self.seconds, 3),
             },
         )
@@ -225,7 +257,10 @@ class Run:
         found = evaluate(self.trainer.model, data, self.trainer.autocast(), curve=not whole)
         loss = found.subset(data.curve) if whole else found.loss
         curve_tokens = len(data.curve) * self.cfg.model.context
-        fields = {"loss": finite(loss), "bpb": finite(bits_per_byte(loss, curve_tokens, data.curve_bytes))}
+        fields = {
+            "loss": finite(loss),
+            "bpb": finite(bits_per_byte(loss, curve_tokens, data.curve_bytes)),
+        }
         if whole:
             fields["full_loss"] = finite(found.loss)
             fields["full_bpb"] = finite(bits_per_byte(found.loss, found.tokens, data.bytes))
@@ -236,7 +271,11 @@ class Run:
         self.trainer.synchronize()
         found = diagnostics.layers(self.trainer.model, *self.probe, self.trainer.autocast())
         self._record(
-            "layers", {k: [finite(x) for x in v] if isinstance(v, list) else finite(v) for k, v in found.items()}
+            "layers",
+            {
+                k: [finite(x) for x in v] if isinstance(v, list) else finite(v)
+                for k, v in found.items()
+            },
         )
 
     def _summary(self, final: Evaluation | None) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""How many steps a run has, what happens at which of them, and the learning rate of each. Pure and torch-free."""
+"""How many steps a run has, what happens at which of them, and the learning rate of each. Pure and
+torch-free.
+"""
 
 import math
 
@@ -39,14 +41,16 @@ def decay_steps(steps: int, cfg: TrainConfig) -> int:
     The last warmup step is the peak already; without a warmup the first step is.
     """
     after_peak = steps - 1 - max(warmup_steps(steps, cfg) - 1, 0)
-    return max(1, min(round(cfg.decay * steps), after_peak)) if cfg.schedule == "wsd" else after_peak
+    return (
+        max(1, min(round(cfg.decay * steps), after_peak)) if cfg.schedule == "wsd" else after_peak
+    )
 
 
 def lr(step: int, steps: int, cfg: TrainConfig) -> float:
     """Learning rate of a step, 0 ≤ step < steps.
 
-    A linear warmup whose first step is already above zero, then the schedule's shape. Where that has a floor, the last
-    step runs exactly at it. A run of one step runs at the peak.
+    A linear warmup whose first step is already above zero, then the schedule's shape. Where that
+    has a floor, the last step runs exactly at it. A run of one step runs at the peak.
     """
     warmup = warmup_steps(steps, cfg)
     if step < warmup:
@@ -60,7 +64,9 @@ def lr(step: int, steps: int, cfg: TrainConfig) -> float:
     if step < start:
         return cfg.lr
     progress = (step - start) / falling
-    remaining = 0.5 * (1 + math.cos(math.pi * progress)) if cfg.schedule == "cosine" else 1 - progress
+    remaining = (
+        0.5 * (1 + math.cos(math.pi * progress)) if cfg.schedule == "cosine" else 1 - progress
+    )
     floor = cfg.lr * cfg.final_lr
     return floor + (cfg.lr - floor) * remaining
 
@@ -71,5 +77,7 @@ def points(count: int, steps: int) -> frozenset[int]:
 
 
 def tail(steps: int) -> int:
-    """Steps of the last tenth of a run, at least one: their mean loss is the training loss that a result states."""
+    """Steps of the last tenth of a run, at least one: their mean loss is the training loss that a
+    result states.
+    """
     return max(1, steps // 10)

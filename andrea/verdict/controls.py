@@ -1,11 +1,12 @@
-"""Controls: trainings whose outcome is known beforehand. One that comes out otherwise takes words away, never adds any.
+"""Controls: trainings whose outcome is known beforehand. One that comes out otherwise takes words
+away, never adds any.
 
     repeat   one baseline run trained once more: the same numbers
     A/A      the baseline with other initial weights, on the same batches: no difference
     ruler    the baseline on half the tokens, its schedule ending there: worse
 
-A run that diverged or stalled is a result and is judged here; one that failed or is missing leaves its control unknown.
-docs/method.md, *Controls*.
+A run that diverged or stalled is a result and is judged here; one that failed or is missing leaves
+its control unknown. docs/method.md, *Controls*.
 """
 
 import math
@@ -17,8 +18,9 @@ from andrea.verdict import paired
 from andrea.verdict.records import Difference, Replicate
 
 A_A_LEVEL = 0.005
-"""p below which an A/A difference larger than m is no chance: one study in 200 fails by bad luck, if its seeds are at
-all so noisy that a mean beyond m can come by chance."""
+"""p below which an A/A difference larger than m is no chance: one study in 200 fails by bad luck,
+if its seeds are at all so noisy that a mean beyond m can come by chance.
+"""
 INTERVAL = 0.95
 """Level of the intervals of paired controls: each stands by itself, in no family."""
 
@@ -67,7 +69,12 @@ class Paired:
 
 
 def repeat(
-    first: Replicate | None, again: Replicate | None, m: float, *, deterministic: bool, changed: Sequence[str] = ()
+    first: Replicate | None,
+    again: Replicate | None,
+    m: float,
+    *,
+    deterministic: bool,
+    changed: Sequence[str] = (),
 ) -> Repeat:
     """Judge a run and its repeat.
 
@@ -76,7 +83,8 @@ def repeat(
         again: the same trained once more.
         m: smallest effect of interest, nats.
         deterministic: the route promises the same bits; else the losses must be closer than m.
-        changed: what differs between the two records, clocks aside; read where the route is deterministic.
+        changed: what differs between the two records, clocks aside; read where the route is
+            deterministic.
     """
     if first is None or again is None:
         missing = "the run that is repeated" if first is None else "the repeat"
@@ -84,7 +92,10 @@ def repeat(
     fates = [_fate(first), _fate(again)]
     if fates[0] != fates[1]:
         return Repeat(False, f"the run {fates[0]}, its repeat {fates[1]}", deterministic)
-    losses = [run.loss if run.loss is not None and math.isfinite(run.loss) else None for run in (first, again)]
+    losses = [
+        run.loss if run.loss is not None and math.isfinite(run.loss) else None
+        for run in (first, again)
+    ]
     difference = None if losses[0] is None or losses[1] is None else abs(losses[0] - losses[1])
     if deterministic:
         if differing := dict.fromkeys([*(["loss"] if losses[0] != losses[1] else []), *changed]):
@@ -92,17 +103,29 @@ def repeat(
             return Repeat(False, said, True, difference)
         return Repeat(True, "the repeat is the same to the last bit", True, difference)
     if difference is None or not first.good:
-        return Repeat(None, f"the run {fates[0]}, and so did its repeat: there is no loss to compare", False)
+        return Repeat(
+            None, f"the run {fates[0]}, and so did its repeat: there is no loss to compare", False
+        )
     if difference < m:
-        return Repeat(True, f"the repeat differs by {difference:.2g} nats, less than m", False, difference)
-    return Repeat(False, f"the repeat differs by {difference:.4f} nats, m is {m:g}", False, difference)
+        return Repeat(
+            True, f"the repeat differs by {difference:.2g} nats, less than m", False, difference
+        )
+    return Repeat(
+        False, f"the repeat differs by {difference:.4f} nats, m is {m:g}", False, difference
+    )
 
 
-def a_a(baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int], m: float) -> Paired:
-    """Judge the baseline with other initial weights against itself: fails at p < .005 and |mean| > m.
+def a_a(
+    baseline: Mapping[int, Replicate],
+    other: Mapping[int, Replicate],
+    seeds: Sequence[int],
+    m: float,
+) -> Paired:
+    """Judge the baseline with other initial weights against itself: fails at p < .005 and |mean| >
+    m.
 
-    It also fails where one of its runs diverged or stalled, as any baseline run must train, and where no loss changed
-    at all: then no other weights were drawn, and nothing was controlled.
+    It also fails where one of its runs diverged or stalled, as any baseline run must train, and
+    where no loss changed at all: then no other weights were drawn, and nothing was controlled.
 
     Args:
         baseline: replicates by seed.
@@ -120,10 +143,14 @@ def a_a(baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds
     p, mean = paired.p_value(values), float(found.mean or 0.0)
     tested = replace(found, p=p)
     if not any(values):
-        return replace(tested, ok=False, reason="no loss changed: other initial weights were not drawn")
+        return replace(
+            tested, ok=False, reason="no loss changed: other initial weights were not drawn"
+        )
     if p < A_A_LEVEL and abs(mean) > m:
         return replace(
-            tested, ok=False, reason=f"the baseline differs from itself by {abs(mean):.4f} nats (p = {p:.2g})"
+            tested,
+            ok=False,
+            reason=f"the baseline differs from itself by {abs(mean):.4f} nats (p = {p:.2g})",
         )
     small = "a mean within m" if abs(mean) <= m else f"a mean that chance gives (p = {p:.2g})"
     return replace(tested, ok=True, reason=f"the baseline does not differ from itself: {small}")
@@ -137,10 +164,12 @@ def ruler(
     *,
     factor: float = 0.5,
 ) -> Paired:
-    """Judge the baseline on `factor` times the tokens: below 1 it must come out worse, above 1 better.
+    """Judge the baseline on `factor` times the tokens: below 1 it must come out worse, above 1
+    better.
 
-    A one-sided paired t test at `alpha`. Where runs on fewer tokens diverged or stalled nothing is averaged: those came
-    out worse, and the ruler holds if every other pair did too, by a sign test at the same level (2^-n < alpha).
+    A one-sided paired t test at `alpha`. Where runs on fewer tokens diverged or stalled nothing is
+    averaged: those came out worse, and the ruler holds if every other pair did too, by a sign test
+    at the same level (2^-n < alpha).
 
     Args:
         baseline: replicates by seed.
@@ -166,33 +195,55 @@ def ruler(
     shown = f"the baseline on {budget} is {abs(mean):.4f} nats {'better' if mean < 0 else 'worse'}"
     if p < alpha:
         return replace(found, ok=True, p=p, reason=f"{shown}, as it must be")
-    return replace(found, ok=False, p=p, reason=f"{shown}: not shown to be {must} (one-sided p = {p:.2g})")
+    return replace(
+        found, ok=False, p=p, reason=f"{shown}: not shown to be {must} (one-sided p = {p:.2g})"
+    )
 
 
-def _paired(baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int]) -> Paired:
+def _paired(
+    baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int]
+) -> Paired:
     """The pairs, and what describes them where all are whole; no word yet."""
     pairs = []
     for seed in sorted(seeds):
         ours, theirs = other.get(seed), baseline.get(seed)
-        if ours and theirs and ours.good and theirs.good and ours.loss is not None and theirs.loss is not None:
+        if (
+            ours
+            and theirs
+            and ours.good
+            and theirs.good
+            and ours.loss is not None
+            and theirs.loss is not None
+        ):
             pairs.append(Difference(seed, ours.loss - theirs.loss))
     values = [d.difference for d in pairs]
     if len(values) < max(2, len(seeds)):
         return Paired(None, "", len(pairs), pairs)
     mean, sd = paired.mean_of(values), paired.sd_of(values)
-    return Paired(None, "", len(pairs), pairs, mean, sd, interval=paired.interval(values, 1 - INTERVAL))
+    return Paired(
+        None, "", len(pairs), pairs, mean, sd, interval=paired.interval(values, 1 - INTERVAL)
+    )
 
 
 def _early(
-    found: Paired, baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int]
+    found: Paired,
+    baseline: Mapping[int, Replicate],
+    other: Mapping[int, Replicate],
+    seeds: Sequence[int],
 ) -> Paired | None:
     """What leaves a control unknown, or void, before any test."""
     if lost := _unstable(baseline, seeds):
-        return _without_numbers(found, None, f"{lost} of the baseline: there is nothing to compare with")
+        return _without_numbers(
+            found, None, f"{lost} of the baseline: there is nothing to compare with"
+        )
     absent = sum(not _is_result(runs.get(seed)) for runs in (baseline, other) for seed in seeds)
     if absent:
-        return _without_numbers(found, None, f"{absent} of {2 * len(seeds)} runs failed or are missing")
-    digests = {run.digest for runs in (baseline, other) for seed in seeds if (run := runs[seed]).good}
+        return _without_numbers(
+            found, None, f"{absent} of {2 * len(seeds)} runs failed or are missing"
+        )
+    digests = {
+        run.digest for runs in (baseline, other) for seed in seeds if (run := runs[seed]).good
+    }
     if len(digests) > 1:
         return _without_numbers(found, False, "runs were evaluated on different tokens")
     return None
@@ -209,7 +260,9 @@ def _is_result(run: Replicate | None) -> bool:
 
 
 def _without_numbers(found: Paired, ok: bool | None, reason: str) -> Paired:
-    """What survived is a selection: the pairs are there to be seen, and nothing is computed from them."""
+    """What survived is a selection: the pairs are there to be seen, and nothing is computed from
+    them.
+    """
     return Paired(ok, reason, found.n, found.differences)
 
 

@@ -43,11 +43,15 @@ def cell(levels: Sequence[str]) -> str:
 
 def cells(factors: Factors) -> dict[str, dict[str, str]]:
     """Level by factor of every cell, the last factor varying fastest."""
-    return {cell(levels): dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())}
+    return {
+        cell(levels): dict(zip(factors, levels, strict=True))
+        for levels in itertools.product(*factors.values())
+    }
 
 
 def contrasts(factors: Factors, baseline: str) -> list[Contrast]:
-    """Every effect of a design with at least two factors: main effects, simple ones (of two factors), interactions.
+    """Every effect of a design with at least two factors: main effects, simple ones (of two
+    factors), interactions.
 
     Main effects and interactions are averages over the levels of the factors that they do not name.
 
@@ -59,9 +63,13 @@ def contrasts(factors: Factors, baseline: str) -> list[Contrast]:
     if len(factors) == 2:
         for step in _steps(factors, base):
             [other] = [name for name in factors if name != step.factor]
-            found += [_contrast(factors, "simple", [step], {other: level}) for level in factors[other]]
+            found += [
+                _contrast(factors, "simple", [step], {other: level}) for level in factors[other]
+            ]
     pairs = itertools.combinations(_steps(factors, base), 2)
-    return found + [_contrast(factors, "interaction", [a, b]) for a, b in pairs if a.factor != b.factor]
+    return found + [
+        _contrast(factors, "interaction", [a, b]) for a, b in pairs if a.factor != b.factor
+    ]
 
 
 def _steps(factors: Factors, base: Mapping[str, str]) -> Iterator[Step]:
@@ -69,7 +77,9 @@ def _steps(factors: Factors, base: Mapping[str, str]) -> Iterator[Step]:
         yield from (Step(factor, level, base[factor]) for level in levels if level != base[factor])
 
 
-def _contrast(factors: Factors, kind: Kind, steps: list[Step], at: dict[str, str] | None = None) -> Contrast:
+def _contrast(
+    factors: Factors, kind: Kind, steps: list[Step], at: dict[str, str] | None = None
+) -> Contrast:
     at = at or {}
     named = {step.factor for step in steps} | at.keys()
     averaged = 1

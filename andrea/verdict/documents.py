@@ -1,7 +1,8 @@
 """An interval over documents, beside the one over seeds: would other texts have said the same?
 
-Random here are the documents, as if drawn from a population of documents like these; the trained models, and with them
-the seeds, are fixed. The interval over seeds is the other half: there the seeds are random and the text is fixed.
+Random here are the documents, as if drawn from a population of documents like these; the trained
+models, and with them the seeds, are fixed. The interval over seeds is the other half: there the
+seeds are random and the text is fixed.
 """
 
 import math
@@ -30,7 +31,9 @@ class Documents:
     interval: tuple[float, float] | None
     level: float = LEVEL
     freedom: float | None = None
-    """Degrees of freedom: documents − 1 where all are equally long, fewer where a few long ones decide."""
+    """Degrees of freedom: documents − 1 where all are equally long, fewer where a few long ones
+    decide.
+    """
     reason: str = ""
     """Why there is no interval."""
 
@@ -44,12 +47,15 @@ class Documents:
 def over_documents(arm: Losses, baseline: Losses) -> Documents:
     """Interval over documents of the mean paired difference.
 
-    Every document has one value, δ: the mean over the seeds of arm − baseline. The estimate is their mean weighted by
-    tokens, which is the difference of the final losses: a ratio estimator, whose variance is robust to documents that
-    scatter differently (the sandwich of a weighted least squares with one coefficient, HC2), with the degrees of
-    freedom of Bell & McCaffrey (2002). Documents of equal length give the t interval of δ.
+    Every document has one value, δ: the mean over the seeds of arm − baseline. The estimate is
+        their mean weighted by
+    tokens, which is the difference of the final losses: a ratio estimator, whose variance is robust
+    to documents that scatter differently (the sandwich of a weighted least squares with one
+    coefficient, HC2), with the degrees of freedom of Bell & McCaffrey (2002). Documents of equal
+    length give the t interval of δ.
 
-    Refused, with the reason: fewer than two documents; seeds without their pair; runs that were evaluated on other
+    Refused, with the reason: fewer than two documents; seeds without their pair; runs that were
+        evaluated on other
     documents or on other tokens of them; a loss that is not finite.
     """
     if why := _not_paired(arm, baseline):
@@ -57,7 +63,9 @@ def over_documents(arm: Losses, baseline: Losses) -> Documents:
     seeds = sorted(arm)
     names = sorted(arm[seeds[0]])
     tokens = np.array([arm[seeds[0]][name][0] for name in names], dtype=float)
-    each = np.array([[arm[seed][name][1] - baseline[seed][name][1] for name in names] for seed in seeds])
+    each = np.array(
+        [[arm[seed][name][1] - baseline[seed][name][1] for name in names] for seed in seeds]
+    )
     delta, share = each.mean(axis=0), tokens / tokens.sum()
     mean, n = float(share @ delta), len(names)
     if not math.isfinite(mean):
@@ -85,14 +93,17 @@ def _not_paired(arm: Losses, baseline: Losses) -> str:
 def _sandwich(residuals: Array, tokens: Array) -> tuple[float, float]:
     """Standard error of the mean weighted by tokens, and its degrees of freedom.
 
-    V = Σ p² e² / (1 − p) is unbiased where documents scatter as their length says (variance ∝ 1/tokens), and robust
-    where not; it is a quadratic form δ'Aδ, so matching two moments gives (tr)² / tr² of A under that model. There the
-    residuals have the covariance [i = j] / p_i − 1, so that with d = p² / (1 − p) the trace is Σ d (1/p − 1) = 1, and
-    that of the square Σ p² + Σ_{i≠j} d_i d_j: no matrix of documents × documents is needed.
+    V = Σ p² e² / (1 − p) is unbiased where documents scatter as their length says (variance ∝
+    1/tokens), and robust where not; it is a quadratic form δ'Aδ, so matching two moments gives
+    (tr)² / tr² of A under that model. There the residuals have the covariance [i = j] / p_i − 1, so
+    that with d = p² / (1 − p) the trace is Σ d (1/p − 1) = 1, and that of the square Σ p² + Σ_{i≠j}
+    d_i d_j: no matrix of documents × documents is needed.
     """
     total = tokens.sum()
     share, rest = tokens / total, (total - tokens) / total
     weight = share**2 / rest
     ascending = np.sort(weight)
-    pairs = 2 * float(ascending[1:] @ np.cumsum(ascending)[:-1])  # no difference of squares: one may be huge
+    pairs = 2 * float(
+        ascending[1:] @ np.cumsum(ascending)[:-1]
+    )  # no difference of squares: one may be huge
     return math.sqrt(float(weight @ residuals**2)), 1 / (float(share @ share) + pairs)

@@ -1,7 +1,8 @@
-"""Effects of the factors of a factorial design: main, simple, and interactions, as contrasts of one seed's cells.
+"""Effects of the factors of a factorial design: main, simple, and interactions, as contrasts of one
+seed's cells.
 
-At every seed all cells are trained on the same batches: a weighted sum of their losses is one paired number per seed,
-as a difference of two arms is. docs/method.md, *Factorial designs*.
+At every seed all cells are trained on the same batches: a weighted sum of their losses is one
+paired number per seed, as a difference of two arms is. docs/method.md, *Factorial designs*.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,20 +11,33 @@ from typing import Any, Literal
 
 from andrea.verdict import paired, rule
 from andrea.verdict.design import KINDS, Contrast, Factors, contrasts
-from andrea.verdict.judge import UNDER_TRAINED, digests, fates, planned_seeds, under_trained, unstable
+from andrea.verdict.judge import (
+    UNDER_TRAINED,
+    digests,
+    fates,
+    planned_seeds,
+    under_trained,
+    unstable,
+)
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.records import ArmData, Controls, Difference
 
-Word = Literal["better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"]
+Word = Literal[
+    "better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"
+]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What the study says about one effect. Untested quantities are None; names are as in `Verdict`."""
+    """What the study says about one effect. Untested quantities are None; names are as in
+    `Verdict`.
+    """
 
     contrast: Contrast
     verdict: Word
-    """better, worse, equivalent (main and simple effects); present, absent (interactions); and what any may be."""
+    """better, worse, equivalent (main and simple effects); present, absent (interactions); and what
+    any may be.
+    """
     cause: str
     reason: str
     n: int
@@ -72,7 +86,8 @@ def effects(
 ) -> list[Effect]:
     """Judge every effect of a factorial design, by the rule by which arms are judged.
 
-    The effects of one kind are a family: intervals are simultaneous and p values Holm-adjusted within it.
+    The effects of one kind are a family: intervals are simultaneous and p values Holm-adjusted
+        within it.
 
     Args:
         protocol: the frozen protocol; its m is the smallest effect of interest of interactions too.
@@ -107,17 +122,27 @@ def _controlled(effect: Effect, controls: Controls | None) -> Effect:
 
 
 def _judged(
-    protocol: Protocol, family: list[Contrast], arms: Mapping[str, ArmData], seeds: list[int], alpha: float, lost: str
+    protocol: Protocol,
+    family: list[Contrast],
+    arms: Mapping[str, ArmData],
+    seeds: list[int],
+    alpha: float,
+    lost: str,
 ) -> list[Effect]:
     """One kind's effects; `lost` is why the baseline, and with it the experiment, is none."""
     needed = [{name: arms[name] for name in contrast.weights} for contrast in family]
     each = alpha / max(1, len(family))
-    frames = [_frame(protocol, one, data, seeds, each, len(family)) for one, data in zip(family, needed, strict=True)]
+    frames = [
+        _frame(protocol, one, data, seeds, each, len(family))
+        for one, data in zip(family, needed, strict=True)
+    ]
     early = [_early(frame, data, seeds, lost) for frame, data in zip(frames, needed, strict=True)]
     tested = [
         frame
         if done
-        else replace(frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret))
+        else replace(
+            frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret)
+        )
         for done, frame in zip(early, frames, strict=True)
     ]
     holm = rule.adjusted([frame.p for frame in tested], [frame.p_regret for frame in tested])
@@ -126,10 +151,19 @@ def _judged(
 
 
 def _frame(
-    protocol: Protocol, contrast: Contrast, arms: Mapping[str, ArmData], seeds: list[int], each: float, k: int
+    protocol: Protocol,
+    contrast: Contrast,
+    arms: Mapping[str, ArmData],
+    seeds: list[int],
+    each: float,
+    k: int,
 ) -> Effect:
     """The description that every effect carries, before it has a word."""
-    differences = [Difference(seed, value) for seed in seeds if (value := _at(contrast, arms, seed)) is not None]
+    differences = [
+        Difference(seed, value)
+        for seed in seeds
+        if (value := _at(contrast, arms, seed)) is not None
+    ]
     values = [d.difference for d in differences]
     regret = _regret(contrast, arms)
     sd = paired.sd_of(values)
@@ -152,7 +186,9 @@ def _frame(
         sd=sd,
         interval=None if sd is None else paired.interval(values, each),
         pairs_needed=None if sd is None else paired.pairs_needed(protocol.m, sd, each),
-        pairs_needed_regret=None if sd is None else paired.pairs_needed(protocol.m - (regret or 0.0), sd, each),
+        pairs_needed_regret=None
+        if sd is None
+        else paired.pairs_needed(protocol.m - (regret or 0.0), sd, each),
         smallest_visible=None if sd is None else sd * paired.visible(len(values), each),
         tags=tags,
     )
@@ -180,21 +216,46 @@ def _at(contrast: Contrast, arms: Mapping[str, ArmData], seed: int) -> float | N
     return value
 
 
-def _early(frame: Effect, arms: Mapping[str, ArmData], seeds: list[int], no_baseline: str) -> Effect | None:
-    """What comes before any test of means, or None: a contrast of the cells that survived would be a selection."""
+def _early(
+    frame: Effect, arms: Mapping[str, ArmData], seeds: list[int], no_baseline: str
+) -> Effect | None:
+    """What comes before any test of means, or None: a contrast of the cells that survived would be
+    a selection.
+    """
     if len(set().union(*(digests(arm, seeds) for arm in arms.values()))) > 1:
-        return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
+        return _say(
+            frame, "invalid", "evaluation differs", "runs were evaluated on different tokens"
+        )
     if no_baseline:
         return _say(frame, "invalid", UNDER_TRAINED, no_baseline)
-    if lost := [_lost(name, arm, frame.counts[name]) for name, arm in arms.items() if _is_lost(arm, frame, name)]:
-        return _say(frame, "unstable", "", f"{'; '.join(lost)}; so there is nothing to take the difference of")
+    if lost := [
+        _lost(name, arm, frame.counts[name])
+        for name, arm in arms.items()
+        if _is_lost(arm, frame, name)
+    ]:
+        return _say(
+            frame,
+            "unstable",
+            "",
+            f"{'; '.join(lost)}; so there is nothing to take the difference of",
+        )
     if at_edge := [f"{name} at the {arm.edge} end" for name, arm in arms.items() if arm.edge]:
         where = " and ".join(at_edge)
-        return _say(frame, "inconclusive", "rate at edge", f"the best learning rate is outside the grid: {where}")
+        return _say(
+            frame,
+            "inconclusive",
+            "rate at edge",
+            f"the best learning rate is outside the grid: {where}",
+        )
     absent = {name: sum(counts.values()) - counts["good"] for name, counts in frame.counts.items()}
     if any(absent.values()):
         said = [f"{n} of {len(seeds)} runs of {name}" for name, n in absent.items() if n]
-        return _say(frame, "inconclusive", "failed or missing run", f"{' and '.join(said)} failed or are missing")
+        return _say(
+            frame,
+            "inconclusive",
+            "failed or missing run",
+            f"{' and '.join(said)} failed or are missing",
+        )
     return None
 
 
@@ -226,7 +287,9 @@ def _late(frame: Effect, alpha: float) -> Effect:
     if interaction:
         what = f"the effect of {first.level} on the loss"
         if same:
-            said = f"{what} with {last.level} is that with {last.against} to within {frame.m:g} nats"
+            said = (
+                f"{what} with {last.level} is that with {last.against} to within {frame.m:g} nats"
+            )
         else:
             said = f"{what} is {size} {than} with {last.level} than with {last.against}"
     elif same:

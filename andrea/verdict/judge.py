@@ -1,8 +1,10 @@
 """The verdict rule: first match wins, the same for every arm, decided before the first run.
 
-    invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent, better / worse, inconclusive
+    invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent, better /
+    worse, inconclusive
 
-docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is wrong.
+docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
+wrong.
 """
 
 from collections.abc import Sequence
@@ -32,12 +34,13 @@ def judge(
     Args:
         protocol: the frozen protocol.
         baseline: the arm to compare with.
-        arms: *all* declared arms without the baseline, also those that could not be trained: they count in k.
-        seeds: the planned seeds, one pair each; the protocol's replication seeds by default. A *confirmation*
-            passes its own new block and is judged by that alone.
+        arms: *all* declared arms without the baseline, also those that could not be trained: they
+            count in k.
+        seeds: the planned seeds, one pair each; the protocol's replication seeds by default. A
+            *confirmation* passes its own new block and is judged by that alone.
         alpha: what this *look* may spend; by default all of `protocol.alpha`, as there is one look.
-        controls: outcomes of the controls; a failed repeat or A/A makes every verdict *invalid*, a failed ruler those
-            that saw nothing. By default none were run.
+        controls: outcomes of the controls; a failed repeat or A/A makes every verdict *invalid*, a
+            failed ruler those that saw nothing. By default none were run.
 
     Raises:
         UserError: fewer than two seeds, or names that are not distinct.
@@ -48,13 +51,18 @@ def judge(
         raise UserError(f"arms must have distinct names, not {', '.join(names)}")
     level = protocol.alpha if alpha is None else alpha
     frames = [_frame(protocol, baseline, arm, planned, level, len(arms)) for arm in arms]
-    early = [_early(frame, baseline, arm, planned, controls) for frame, arm in zip(frames, arms, strict=True)]
+    early = [
+        _early(frame, baseline, arm, planned, controls)
+        for frame, arm in zip(frames, arms, strict=True)
+    ]
     tested = [frame if done else _test(frame) for done, frame in zip(early, frames, strict=True)]
     holm = rule.adjusted([frame.p for frame in tested], [frame.p_regret for frame in tested])
     adjusted = [replace(frame, **values) for frame, values in zip(tested, holm, strict=True)]
     judged = [done or _late(frame, level) for done, frame in zip(early, adjusted, strict=True)]
     void = controls is not None and controls.ruler is False
-    return [_say(v, "invalid", *rule.RULER) if void and v.verdict in rule.VOID else v for v in judged]
+    return [
+        _say(v, "invalid", *rule.RULER) if void and v.verdict in rule.VOID else v for v in judged
+    ]
 
 
 def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> list[int]:
@@ -63,16 +71,30 @@ def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> lis
     Raises:
         UserError: fewer than two.
     """
-    planned = [replication_seed(i) for i in range(protocol.seeds)] if seeds is None else sorted(set(seeds))
+    planned = (
+        [replication_seed(i) for i in range(protocol.seeds)]
+        if seeds is None
+        else sorted(set(seeds))
+    )
     if len(planned) < 2:
-        raise UserError("a verdict needs at least 2 seeds: without a second pair there is no noise to judge by")
+        raise UserError(
+            "a verdict needs at least 2 seeds: without a second pair there is no noise to judge by"
+        )
     return planned
 
 
 def summarise(arm: ArmData, seeds: Sequence[int]) -> ArmSummary:
-    """An arm by itself over the planned seeds; the baseline's sd is the noise that the report states."""
-    losses = [run.loss for seed in seeds if (run := arm.runs.get(seed)) and run.good and run.loss is not None]
-    return ArmSummary(arm.name, len(losses), paired.mean_of(losses), paired.sd_of(losses), fates(arm, seeds))
+    """An arm by itself over the planned seeds; the baseline's sd is the noise that the report
+    states.
+    """
+    losses = [
+        run.loss
+        for seed in seeds
+        if (run := arm.runs.get(seed)) and run.good and run.loss is not None
+    ]
+    return ArmSummary(
+        arm.name, len(losses), paired.mean_of(losses), paired.sd_of(losses), fates(arm, seeds)
+    )
 
 
 def fates(arm: ArmData, seeds: Sequence[int]) -> dict[str, int]:
@@ -89,8 +111,12 @@ def fates(arm: ArmData, seeds: Sequence[int]) -> dict[str, int]:
     return counts
 
 
-def _frame(protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[int], level: float, k: int) -> Verdict:
-    """The description that every verdict carries, before it has a word: pairs, noise, regret, what n could see."""
+def _frame(
+    protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[int], level: float, k: int
+) -> Verdict:
+    """The description that every verdict carries, before it has a word: pairs, noise, regret, what
+    n could see.
+    """
     alpha = level / k
     differences = _pairs(baseline, arm, seeds)
     values = [d.difference for d in differences]
@@ -119,9 +145,13 @@ def _frame(protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[
         mean=paired.mean_of(values),
         sd=sd,
         interval=None if sd is None else paired.interval(values, alpha),
-        fisher_p=paired.fisher(bad, counts["good"], other, theirs["good"]) if bad or other else None,
+        fisher_p=paired.fisher(bad, counts["good"], other, theirs["good"])
+        if bad or other
+        else None,
         pairs_needed=None if sd is None else paired.pairs_needed(protocol.m, sd, alpha),
-        pairs_needed_regret=None if sd is None else paired.pairs_needed(protocol.m - (regret or 0.0), sd, alpha),
+        pairs_needed_regret=None
+        if sd is None
+        else paired.pairs_needed(protocol.m - (regret or 0.0), sd, alpha),
         smallest_visible=None if sd is None else sd * paired.visible(len(values), alpha),
         tags=tags,
     )
@@ -149,7 +179,9 @@ def _early(
     if controls and controls.failed:
         return _say(frame, "invalid", *rule.control_failed(controls.failed))
     if len(digests(baseline, seeds) | digests(arm, seeds)) > 1:
-        return _say(frame, "invalid", "evaluation differs", "runs were evaluated on different tokens")
+        return _say(
+            frame, "invalid", "evaluation differs", "runs were evaluated on different tokens"
+        )
     if lost := under_trained(baseline, seeds):
         return _say(frame, "invalid", UNDER_TRAINED, lost)
     if arm.untrainable:
@@ -160,7 +192,12 @@ def _early(
     at_edge = [(data.name, data.edge) for data in (baseline, arm) if data.edge]
     if at_edge:
         where = " and ".join(f"{name} at the {side} end" for name, side in at_edge)
-        return _say(frame, "inconclusive", "rate at edge", f"the best learning rate is outside the grid: {where}")
+        return _say(
+            frame,
+            "inconclusive",
+            "rate at edge",
+            f"the best learning rate is outside the grid: {where}",
+        )
     absent = [len(seeds) - counts["good"] for counts in (frame.counts, frame.baseline_counts)]
     if any(absent):
         said = f"{absent[0]} of the arm's and {absent[1]} of the baseline's {len(seeds)} runs failed or are missing"
@@ -175,7 +212,9 @@ def under_trained(baseline: ArmData, seeds: Sequence[int]) -> str:
         return ""
     what = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
     what = "no tuning run of the baseline was good" if baseline.untrainable else what
-    said = f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
+    said = (
+        f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
+    )
     return f"{said}, tune at lower rates where they diverged"
 
 
@@ -186,7 +225,9 @@ def digests(arm: ArmData, seeds: Sequence[int]) -> set[str | None]:
 
 def _test(frame: Verdict) -> Verdict:
     """The tests, plain and with the regret set against the effect."""
-    return replace(frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret))
+    return replace(
+        frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret)
+    )
 
 
 def _late(frame: Verdict, alpha: float) -> Verdict:
@@ -197,7 +238,9 @@ def _late(frame: Verdict, alpha: float) -> Verdict:
         told = rule.what_would_tell(frame.m, frame.n, frame.pairs_needed, frame.pairs_needed_regret)
         return _say(frame, "inconclusive", "", told)
     if ruling.uncertain:
-        return _say(frame, "inconclusive", "rate uncertain", rule.too_uncertain(frame.regret, ruling.says))
+        return _say(
+            frame, "inconclusive", "rate uncertain", rule.too_uncertain(frame.regret, ruling.says)
+        )
     if ruling.says == "equivalent":
         said = f"the difference is smaller than {frame.m:g} nats either way"
         return _say(frame, "equivalent", ruling.cause, said)
@@ -210,7 +253,8 @@ def _say(frame: Verdict, word: Word, cause: str, reason: str) -> Verdict:
     said = replace(frame, verdict=word, cause=cause, reason=reason)
     if word != "invalid" and frame.n == sum(frame.counts.values()):
         return said
-    # What survived a divergence, a crash or a kill is a selection, and what was measured differently is no
-    # difference: the pairs are there to be seen, and nothing is computed from them.
+    # What survived a divergence, a crash or a kill is a selection, and what was measured
+    # differently is no difference: the pairs are there to be seen, and nothing is computed from
+    # them.
     blank = replace(said, mean=None, sd=None, interval=None, **rule.UNTESTED)
     return replace(blank, pairs_needed=None, pairs_needed_regret=None, smallest_visible=None)

@@ -1,6 +1,7 @@
 """Statistics of paired differences (arm − baseline, in nats of loss; negative is better).
 
-scipy does the work; what is here are the edges: standard deviation 0, Holm's step-down, and what n pairs can see.
+scipy does the work; what is here are the edges: standard deviation 0, Holm's step-down, and what n
+pairs can see.
 """
 
 import functools
@@ -12,7 +13,9 @@ import numpy as np
 from scipy import special
 
 ROUNDING = 1e-12
-"""Nats below which a spread or a mean is float rounding, not noise: such differences count as constant."""
+"""Nats below which a spread or a mean is float rounding, not noise: such differences count as
+constant.
+"""
 POWER = 0.8
 """Chance of seeing an effect that `pairs_needed` and `smallest_visible` ask for."""
 MOST_PAIRS = 10_000
@@ -31,10 +34,14 @@ def sd_of(values: Sequence[float]) -> float | None:
     return _mean_and_sd(values)[1] if len(values) > 1 else None
 
 
-def p_value(differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided") -> float:
-    """p of a one-sample t test of the differences' mean against `about` (as `scipy.stats.ttest_1samp`).
+def p_value(
+    differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided"
+) -> float:
+    """p of a one-sample t test of the differences' mean against `about` (as
+    `scipy.stats.ttest_1samp`).
 
-    Without spread there is nothing to test against: p is 1 where the mean does not contradict the null, else 0.
+    Without spread there is nothing to test against: p is 1 where the mean does not contradict the
+    null, else 0.
 
     Raises:
         ValueError: fewer than two differences.
@@ -49,13 +56,17 @@ def p_value(differences: Sequence[float], about: float = 0.0, alternative: Alter
 
 
 def beyond(differences: Sequence[float], regret: float) -> float:
-    """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the larger."""
+    """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the
+    larger.
+    """
     mean = math.fsum(differences) / len(differences)
     return p_value(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
 
 
 def tost(differences: Sequence[float], margin: float) -> float:
-    """p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987); 1 if there is no margin."""
+    """p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987); 1 if there is
+    no margin.
+    """
     if margin <= 0:
         return 1.0
     return max(p_value(differences, -margin, "greater"), p_value(differences, margin, "less"))
@@ -104,24 +115,31 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def power(effect: float, n: int, alpha: float) -> float:
-    """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of differences."""
+    """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of
+    differences.
+    """
     bound, shift = critical(n, alpha), abs(effect) * math.sqrt(n)
-    upper, lower = 1 - float(special.nctdtr(n - 1, shift, bound)), float(special.nctdtr(n - 1, shift, -bound))
+    upper, lower = (
+        1 - float(special.nctdtr(n - 1, shift, bound)),
+        float(special.nctdtr(n - 1, shift, -bound)),
+    )
     # Far out scipy gives nan: for the near side that is certainty, for the far side nothing.
     return min(1.0, (1.0 if math.isnan(upper) else upper) + (0.0 if math.isnan(lower) else lower))
 
 
 def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
-    """Fewest pairs that see `effect` with 80 % power at this sd of differences; None if no sensible number does.
+    """Fewest pairs that see `effect` with 80 % power at this sd of differences; None if no sensible
+    number does.
 
-    `effect` is the smallest that matters, set beforehand. Putting the effect just seen here would turn "no verdict"
-    into advice to go on until there is one.
+    `effect` is the smallest that matters, set beforehand. Putting the effect just seen here would
+    turn "no verdict" into advice to go on until there is one.
     """
     if effect <= 0:
         return None
     if sd <= ROUNDING:
         return 2
-    # With a known sd a normal test would do with this many; the t test needs a few more, never fewer.
+    # With a known sd a normal test would do with this many; the t test needs a few more, never
+    # fewer.
     quantiles = float(special.ndtri(1 - alpha / 2) + special.ndtri(POWER))
     normal = (quantiles * sd / effect) ** 2
     if normal >= MOST_PAIRS:
@@ -140,7 +158,9 @@ def visible(n: int, alpha: float) -> float:
     high = 1.0
     while power(high, n, alpha) < POWER:
         high *= 2
-    return float(optimize.brentq(lambda effect: power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6))
+    return float(
+        optimize.brentq(lambda effect: power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6)
+    )
 
 
 def fisher(bad: int, good: int, other_bad: int, other_good: int) -> float:

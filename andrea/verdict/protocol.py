@@ -15,11 +15,15 @@ class Protocol(Frozen):
     """Tuning design, seeds, and the rule by which an arm is judged."""
 
     m: float = Field(gt=0)
-    """Smallest effect of interest, in nats of final loss: what is smaller does not matter to the question."""
+    """Smallest effect of interest, in nats of final loss: what is smaller does not matter to the
+    question.
+    """
     seeds: int = Field(default=5, ge=2)
     """Paired replicates of every arm."""
     trials: int = Field(default=7, ge=1, le=64)
-    """Learning rates tried per arm: a grid and two midpoints; below 7 no midpoints (`rate hardly tuned`)."""
+    """Learning rates tried per arm: a grid and two midpoints; below 7 no midpoints (`rate hardly
+    tuned`).
+    """
     center: float = Field(default=3.16e-3, ge=1e-8, le=1e2)
     """Learning rate in the middle of the common half-decade grid."""
     extensions: int = Field(default=2, ge=0, le=2)
@@ -31,11 +35,15 @@ class Protocol(Frozen):
 
     @model_validator(mode="after")
     def _grid_of_rates(self) -> Self:
-        reach = (max(self.trials, 8) // 2 - 1 + self.extensions) / 2  # decades from the center, extensions included
+        reach = (
+            max(self.trials, 8) // 2 - 1 + self.extensions
+        ) / 2  # decades from the center, extensions included
         low, high = (10 ** (math.log10(self.center) + side * reach) for side in (-1, 1))
         if low < 0.99 * RATES[0] or high > 1.01 * RATES[1]:
             raise ValueError(
-                f"trials {self.trials} round center {self.center:g} could come to learning rates from {low:.2g} to "
-                f"{high:.2g}, beyond {RATES[0]:g} to {RATES[1]:g}; ask for fewer trials or another center"
+                f"trials {self.trials} round center {self.center:g} could come to learning rates "
+                f"from {low:.2g} to "
+                f"{high:.2g}, beyond {RATES[0]:g} to {RATES[1]:g}; ask for fewer trials or another "
+                "center"
             )
         return self

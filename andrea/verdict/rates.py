@@ -1,7 +1,7 @@
 """The learning rate of an arm: a common half-decade grid, two midpoints, the vertex of a parabola.
 
-Everything here is a pure function of the points measured so far (docs/method.md, *Tuning*). x is log10 of the
-learning rate throughout; losses are in nats per token.
+Everything here is a pure function of the points measured so far (docs/method.md, *Tuning*). x is
+log10 of the learning rate throughout; losses are in nats per token.
 """
 
 import functools
@@ -15,7 +15,9 @@ import numpy as np
 Side = Literal["low", "high"]
 
 FULL_TRIALS = 7
-"""Five grid rates and two midpoints: the least that the vertex needs. Below it the rate is *hardly tuned*."""
+"""Five grid rates and two midpoints: the least that the vertex needs. Below it the rate is *hardly
+tuned*.
+"""
 
 CONVEX = 1e-9
 """Curvature in nats per squared decade that counts as more than rounding."""
@@ -38,11 +40,16 @@ class Point:
     loss: float
     """Final loss on the tune part; the loss at initialisation if the run diverged or stalled."""
     ok: bool = True
-    """False: diverged or stalled. Such a point counts as tried, never as best, and never enters a fit."""
+    """False: diverged or stalled. Such a point counts as tried, never as best, and never enters a
+    fit.
+    """
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.loss):
-            raise ValueError(f"loss at lr {self.lr} is {self.loss}: score what diverged by the loss at initialisation")
+            raise ValueError(
+                f"loss at lr {self.lr} is {self.loss}: score what diverged by the loss at "
+                "initialisation"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,16 +80,22 @@ class Choice:
     note: str
     """Empty, or why it is the argmin, clamped, or at an edge."""
     edge: Side | None
-    """Side of the grid at which the best point still lies after every extension: the verdict is inconclusive."""
+    """Side of the grid at which the best point still lies after every extension: the verdict is
+    inconclusive.
+    """
     fit: Fit | None
-    """The parabola of the vertex; for an argmin the one through its window where there is one (it gives the regret)."""
+    """The parabola of the vertex; for an argmin the one through its window where there is one (it
+    gives the regret).
+    """
     hardly_tuned: bool
     grid: tuple[float, ...]
     """The arm's grid, extensions included."""
     window: tuple[Point, ...]
     """Good points between the best grid point's two neighbours: what the choice was made from."""
     reach: tuple[float, float]
-    """Rates between which the arm's best may lie: the window, stretched to the first bad rate where one ends it."""
+    """Rates between which the arm's best may lie: the window, stretched to the first bad rate where
+    one ends it.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -107,9 +120,9 @@ def round3(x: float) -> float:
 def grid(trials: int, center: float) -> list[float]:
     """The grid round a center, ascending, half a decade apart.
 
-    `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many evenly spaced
-    rates: one, or two half a decade either side, or three a decade apart, or four to six neighbours. An even
-    number has its extra rate on the low side, where nothing diverges.
+    `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many
+    evenly spaced rates: one, or two half a decade either side, or three a decade apart, or four to
+    six neighbours. An even number has its extra rate on the low side, where nothing diverges.
 
     Raises:
         ValueError: no trial, or a rate that is not positive.
@@ -127,7 +140,8 @@ def grid(trials: int, center: float) -> list[float]:
 
 @functools.lru_cache(maxsize=4096)
 def exponent(lr: float) -> float:
-    """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not by 0.00999.
+    """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not
+    by 0.00999.
 
     Raises:
         ValueError: the rate is not a positive number.
@@ -154,8 +168,8 @@ def on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
 def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
     """The side of the grid at which the best grid point lies, or None.
 
-    A diverged or stalled neighbour is a neighbour: the optimum is bracketed by it. Below three rates every point is
-    at an edge, which says nothing: None.
+    A diverged or stalled neighbour is a neighbour: the optimum is bracketed by it. Below three
+    rates every point is at an edge, which says nothing: None.
     """
     top = best(on_grid(points, rates))
     if top is None or len(rates) < 3:
@@ -175,7 +189,11 @@ def extension(rates: Sequence[float], side: Side) -> float:
 def midpoints(rates: Sequence[float], lr: float) -> list[float]:
     """The rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
     low, high = neighbours(rates, lr)
-    return [round3(10 ** ((exponent(lr) + exponent(other)) / 2)) for other in (low, high) if other is not None]
+    return [
+        round3(10 ** ((exponent(lr) + exponent(other)) / 2))
+        for other in (low, high)
+        if other is not None
+    ]
 
 
 def neighbours(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
@@ -199,13 +217,17 @@ def parabola(points: Sequence[Point]) -> Fit | None:
     return Fit(coefficients, tuple(p.lr for p in points), tuple(p.loss for p in points))
 
 
-def choose(points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False) -> Choice:
-    """The rate of an arm from all its points: the vertex, or the argmin where a vertex cannot be trusted.
+def choose(
+    points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False
+) -> Choice:
+    """The rate of an arm from all its points: the vertex, or the argmin where a vertex cannot be
+    trusted.
 
     Args:
         points: every finished tuning run of the arm.
         rates: its grid, extensions included.
-        hardly_tuned: the protocol has too few trials for midpoints: argmin, whatever the points look like.
+        hardly_tuned: the protocol has too few trials for midpoints: argmin, whatever the points
+            look like.
 
     Raises:
         ValueError: no good point on the grid (such an arm is unstable and gets no rate).
@@ -239,7 +261,9 @@ def _reach(inside: Sequence[Point], window: Sequence[Point]) -> tuple[float, flo
     return below, above
 
 
-def _why_argmin(window: Sequence[Point], fit: Fit | None, side: Side | None, hardly_tuned: bool) -> str:
+def _why_argmin(
+    window: Sequence[Point], fit: Fit | None, side: Side | None, hardly_tuned: bool
+) -> str:
     if side:
         return f"best at the {side} edge of the grid"
     if hardly_tuned:
@@ -247,4 +271,6 @@ def _why_argmin(window: Sequence[Point], fit: Fit | None, side: Side | None, har
     if len(window) < 4:
         points = "point" if len(window) == 1 else "points"
         return f"the best rate tried was taken: only {len(window)} usable {points} for a fit"
-    return "the best rate tried was taken: the losses round it are not convex" if fit is None else ""
+    return (
+        "the best rate tried was taken: the losses round it are not convex" if fit is None else ""
+    )

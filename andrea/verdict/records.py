@@ -12,13 +12,17 @@ Word = Literal["better", "worse", "equivalent", "unstable", "inconclusive", "inv
 METHOD = 3
 """Version of the method; a report regraded with a newer one says which verdicts change.
 
-3: the regret is that of the rate that was chosen, under curves that the noise could as well have given; beside a cliff
+3: the regret is that of the rate that was chosen, under curves that the noise could as well have
+    given; beside a cliff
 it was too small. A ruler that lost runs holds by a sign test.
-2: controls void verdicts; effects of a factorial design whose baseline did not train are *invalid*."""
+2: controls void verdicts; effects of a factorial design whose baseline did not train are *invalid*.
+"""
 
 
 def good(outcome: str, stalled: bool | None, loss: float | None) -> bool:
-    """Whether a run completed, learned something and has a finite loss: only then is its loss a measurement."""
+    """Whether a run completed, learned something and has a finite loss: only then is its loss a
+    measurement.
+    """
     return outcome == "completed" and not stalled and loss is not None and math.isfinite(loss)
 
 
@@ -73,11 +77,15 @@ class Controls:
     a_a: bool | None = None
     """The baseline with other initial weights does not differ from itself."""
     ruler: bool | None = None
-    """The baseline comes out worse on half the tokens; where not, the study cannot see so large a difference."""
+    """The baseline comes out worse on half the tokens; where not, the study cannot see so large a
+    difference.
+    """
 
     @property
     def failed(self) -> list[str]:
-        """Names of the failed controls that make every verdict *invalid*; the ruler's failure voids some only."""
+        """Names of the failed controls that make every verdict *invalid*; the ruler's failure voids
+        some only.
+        """
         return [name for name, ok in (("repeat", self.repeat), ("A/A", self.a_a)) if ok is False]
 
 
@@ -110,13 +118,15 @@ class ArmSummary:
 class Verdict:
     """What the study says about one arm against the baseline, and with what right.
 
-    Untested quantities are None. p values that are adjusted or simultaneous are over `arms` declared arms.
+    Untested quantities are None. p values that are adjusted or simultaneous are over `arms`
+    declared arms.
     """
 
     arm: str
     verdict: Word
     cause: str
-    """Short qualifier ("rate at edge", "small but real"), or empty: `inconclusive (rate at edge)`."""
+    """Short qualifier ("rate at edge", "small but real"), or empty: `inconclusive (rate at edge)`.
+    """
     reason: str
     """One sentence for the reader."""
     n: int
@@ -133,7 +143,9 @@ class Verdict:
     """Fates of the arm's planned runs."""
     baseline_counts: dict[str, int]
     mean: float | None = None
-    """Mean difference, nats; None, like all that is computed from the pairs, unless every planned pair is good."""
+    """Mean difference, nats; None, like all that is computed from the pairs, unless every planned
+    pair is good.
+    """
     sd: float | None = None
     """Standard deviation of the differences: the noise against which the mean is judged."""
     interval: tuple[float, float] | None = None
@@ -155,7 +167,9 @@ class Verdict:
     pairs_needed: int | None = None
     """Pairs that would see an effect of m with 80 % power at this sd; None: no sensible number."""
     pairs_needed_regret: int | None = None
-    """The same with the regret subtracted: an effect of m − regret, as better and worse must hold beyond it."""
+    """The same with the regret subtracted: an effect of m − regret, as better and worse must hold
+    beyond it.
+    """
     smallest_visible: float | None = None
     """Effect in nats that these n pairs see with 80 % power: context, no gate."""
     tags: list[str] = field(default_factory=list)

@@ -1,7 +1,9 @@
-"""Regret: how much loss the choice of a rate may have cost, from the scatter of the tuning runs alone.
+"""Regret: how much loss the choice of a rate may have cost, from the scatter of the tuning runs
+alone.
 
-Two equal arms whose rates were chosen with error differ at those rates, and many seeds make that difference
-"significant". The verdict therefore sets the regret of both arms against the effect (docs/method.md, *Regret*).
+Two equal arms whose rates were chosen with error differ at those rates, and many seeds make that
+difference "significant". The verdict therefore sets the regret of both arms against the effect
+(docs/method.md, *Regret*).
 """
 
 import functools
@@ -19,22 +21,26 @@ QUANTILE = 0.95
 Array = NDArray[np.float64]
 
 
-def regrets(choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0) -> dict[str, float | None]:
-    """The regret of every arm in nats: the 95th percentile of what its rate costs, over curves that the noise allows.
+def regrets(
+    choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0
+) -> dict[str, float | None]:
+    """The regret of every arm in nats: the 95th percentile of what its rate costs, over curves that
+    the noise allows.
 
-    Each draw adds fresh normal noise to the fitted losses at the arm's tuning rates, fits the parabola anew, and reads
-    how far above that curve's minimum the chosen rate lies. The noise has the scatter of the residuals pooled over all
-    arms; where the curve is no parabola its misfit is in that scatter too, so that a crooked curve earns a larger
-    regret. The minimum is sought as far as the first rate that diverged or stalled: beside a cliff the best may lie
-    where no good run was, and how low the curve falls there is as uncertain as the curve.
+    Each draw adds fresh normal noise to the fitted losses at the arm's tuning rates, fits the
+    parabola anew, and reads how far above that curve's minimum the chosen rate lies. The noise has
+    the scatter of the residuals pooled over all arms; where the curve is no parabola its misfit is
+    in that scatter too, so that a crooked curve earns a larger regret. The minimum is sought as far
+    as the first rate that diverged or stalled: beside a cliff the best may lie where no good run
+    was, and how low the curve falls there is as uncertain as the curve.
 
     An arm is None where no parabola could be fitted: nothing is known about what its rate cost.
 
     Args:
         choices: every arm's choice, the baseline's too.
         draws: redrawn curves per arm.
-        seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal stream within a
-            version only, so numpy's version stands in verdict.json.
+        seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal
+            stream within a version only, so numpy's version stands in verdict.json.
     """
     scatter, _ = pooled_scatter(choices)
     rng = np.random.default_rng(seed)
@@ -43,7 +49,9 @@ def regrets(choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0)
 
 
 def pooled_scatter(choices: Mapping[str, Choice]) -> tuple[float, int]:
-    """Residual standard deviation over all arms in nats, and its degrees of freedom; (0, 0) if no arm has any."""
+    """Residual standard deviation over all arms in nats, and its degrees of freedom; (0, 0) if no
+    arm has any.
+    """
     total, freedom = 0.0, 0
     for choice in choices.values():
         if choice.fit is not None and len(choice.fit.lrs) > 3:
@@ -57,7 +65,9 @@ def _regret(choice: Choice, scatter: float, draws: int, rng: np.random.Generator
     if choice.fit is None:
         return None
     x, centre, solver = _design(choice.fit.lrs)
-    losses = np.polyval(choice.fit.coefficients[::-1], x) + scatter * rng.standard_normal((draws, len(x)))
+    losses = np.polyval(choice.fit.coefficients[::-1], x) + scatter * rng.standard_normal(
+        (draws, len(x))
+    )
     a2, a1, _ = solver @ losses.T
 
     def curve(at: Array | float) -> Array:
@@ -74,7 +84,9 @@ def _regret(choice: Choice, scatter: float, draws: int, rng: np.random.Generator
 
 @functools.lru_cache(maxsize=256)
 def _design(lrs: tuple[float, ...]) -> tuple[Array, float, Array]:
-    """log10 of the rates, their mean, and what turns losses there into the parabola about it, highest power first."""
+    """log10 of the rates, their mean, and what turns losses there into the parabola about it,
+    highest power first.
+    """
     x: Array = np.log10(lrs)
     centre = float(x.mean())
     return x, centre, np.asarray(np.linalg.pinv(np.vander(x - centre, 3)), dtype=np.float64)

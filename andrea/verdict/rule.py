@@ -1,4 +1,5 @@
-"""The part of the verdict that rests on tests: the same for an arm against the baseline and for an effect of a factor.
+"""The part of the verdict that rests on tests: the same for an arm against the baseline and for an
+effect of a factor.
 
 docs/method.md derives it.
 """
@@ -10,13 +11,18 @@ from andrea.verdict import paired
 
 HARDLY = "rate hardly tuned"
 VOID = ("equivalent", "absent", "inconclusive")
-"""Words that a failed ruler takes away: they say that nothing was seen, by an experiment that sees too little."""
+"""Words that a failed ruler takes away: they say that nothing was seen, by an experiment that sees
+too little.
+"""
 RULER = (
     "ruler failed",
-    "ruler failed: the baseline on half the tokens was not seen to be worse, so to have seen nothing tells nothing",
+    "ruler failed: the baseline on half the tokens was not seen to be worse, so to have seen "
+    "nothing tells nothing",
 )
 """Cause and reason of what a failed ruler has made invalid."""
-UNTESTED: dict[str, Any] = dict.fromkeys(("p", "p_regret", "p_holm", "p_holm_regret", "tost_p", "tost_p_regret"))
+UNTESTED: dict[str, Any] = dict.fromkeys(
+    ("p", "p_regret", "p_holm", "p_holm_regret", "tost_p", "tost_p_regret")
+)
 """The p values of what is not judged by tests."""
 
 
@@ -50,7 +56,9 @@ class Ruling(NamedTuple):
 
 
 def p_values(differences: Sequence[float], m: float, regret: float | None) -> dict[str, Any]:
-    """The p values, plain and with the regret set against the effect; an unknown regret counts as none here."""
+    """The p values, plain and with the regret set against the effect; an unknown regret counts as
+    none here.
+    """
     against = regret or 0.0
     return {
         "p": paired.p_value(differences),
@@ -60,8 +68,11 @@ def p_values(differences: Sequence[float], m: float, regret: float | None) -> di
     }
 
 
-def adjusted(plain: Sequence[float | None], guarded: Sequence[float | None]) -> list[dict[str, Any]]:
-    """Holm's adjustment over a family, without and with the regret; what could not be tested counts as p = 1.
+def adjusted(
+    plain: Sequence[float | None], guarded: Sequence[float | None]
+) -> list[dict[str, Any]]:
+    """Holm's adjustment over a family, without and with the regret; what could not be tested counts
+    as p = 1.
 
     Dropping it would make the tests of the others easier.
     """
@@ -70,7 +81,9 @@ def adjusted(plain: Sequence[float | None], guarded: Sequence[float | None]) -> 
 
 
 def rule(found: Tested, alpha: float, k: int) -> Ruling:
-    """The word that the tests of one member of a family of k give, at a family-wise error rate of alpha."""
+    """The word that the tests of one member of a family of k give, at a family-wise error rate of
+    alpha.
+    """
     assert found.mean is not None and found.p_holm is not None and found.p_holm_regret is not None
     assert found.tost_p is not None and found.tost_p_regret is not None
     hardly = HARDLY in found.tags

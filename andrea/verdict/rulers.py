@@ -1,17 +1,22 @@
-"""Tokens saved: an effect in nats converted into tokens of the baseline, by rulers that were trained.
+"""Tokens saved: an effect in nats converted into tokens of the baseline, by rulers that were
+trained.
 
-The *ruler* is the baseline trained on half (or double) the tokens, with a schedule of its own that ends there. With
-T the tokens of the study, L(t) the baseline's final loss at a budget t and d = arm − baseline at T,
+The *ruler* is the baseline trained on half (or double) the tokens, with a schedule of its own that
+ends there. With T the tokens of the study, L(t) the baseline's final loss at a budget t and d = arm
+− baseline at T,
 
-    ρ = d / (L(T/2) − L(T))   where the arm is worse,    ρ = d / (L(T) − L(2T))   where it is better,
+    ρ = d / (L(T/2) − L(T))   where the arm is worse,
+    ρ = d / (L(T) − L(2T))    where it is better,
 
-is the effect in halvings of the budget: the loss is taken to be linear in log t between two neighbouring budgets. The
-baseline has the arm's loss at t = T · 2^−ρ tokens, and what is printed is the share of them that the arm saves,
-1 − T/t = 1 − 2^ρ: 0.2 is "the baseline needs T / (1 − 0.2) tokens for it", −0.3 "the arm takes 30 % more tokens than
-the baseline for the same loss".
+is the effect in halvings of the budget: the loss is taken to be linear in log t between two
+neighbouring budgets. The
+baseline has the arm's loss at t = T · 2^−ρ tokens, and what is printed is the share of them that
+the arm saves, 1 − T/t = 1 − 2^ρ: 0.2 is "the baseline needs T / (1 − 0.2) tokens for it", −0.3 "the
+arm takes 30 % more tokens than the baseline for the same loss".
 
-The interval is the set of budgets at which the paired t test does not tell arm and baseline apart: Fieller's (1954),
-for a ratio of two paired means, exact where differences and rulers are normal. docs/method.md, *Tokens saved*.
+The interval is the set of budgets at which the paired t test does not tell arm and baseline apart:
+Fieller's (1954), for a ratio of two paired means, exact where differences and rulers are normal.
+docs/method.md, *Tokens saved*.
 """
 
 import math
@@ -26,10 +31,14 @@ from andrea.verdict import paired
 
 @dataclass(frozen=True)
 class Saved:
-    """What an effect is worth in tokens. Where it cannot be said, `saved` is None and `reason` says why."""
+    """What an effect is worth in tokens. Where it cannot be said, `saved` is None and `reason` says
+    why.
+    """
 
     saved: float | None
-    """Share of the baseline's tokens that the arm saves, 1 − 2^ρ, from −1 to 0.5; negative: it costs."""
+    """Share of the baseline's tokens that the arm saves, 1 − 2^ρ, from −1 to 0.5; negative: it
+    costs.
+    """
     interval: tuple[float, float] | None
     level: float
     """Level of `interval`: 1 − alpha."""
@@ -56,13 +65,15 @@ def tokens_saved(
 ) -> Saved:
     """Convert an effect into tokens, or refuse.
 
-    Refused: pairs that are not whole (a ruler lacks a seed, or a value is not finite), fewer than two, a ruler that
-    is not significantly there (its Fieller set is unbounded: any ratio would do), and an effect, or an end of its
-    interval, beyond the budgets that were trained.
+    Refused: pairs that are not whole (a ruler lacks a seed, or a value is not finite), fewer than
+        two, a ruler that
+    is not significantly there (its Fieller set is unbounded: any ratio would do), and an effect, or
+    an end of its interval, beyond the budgets that were trained.
 
     Args:
         differences: arm − baseline at T in nats, by seed: every planned pair.
-        half: ruler − baseline in nats by seed, of the baseline trained on T/2: above 0 as it should be.
+        half: ruler − baseline in nats by seed, of the baseline trained on T/2: above 0 as it should
+            be.
         double: the same of the baseline trained on 2T, below 0; None where it was not trained.
         alpha: 1 − level of the interval: the study's alpha / k for intervals that hold together.
         budget: T in tokens, for `Saved.tokens`.
@@ -86,7 +97,8 @@ def _halvings(
 ) -> tuple[float, float, float] | str:
     """ρ and its interval, or why there is none.
 
-    The two rulers meet at ρ = 0, where both ask whether d is 0: an interval that reaches across it has one end on each.
+    The two rulers meet at ρ = 0, where both ask whether d is 0: an interval that reaches across it
+    has one end on each.
     """
     mean, (low, high) = float(np.mean(d)), paired.interval(d, alpha)
     sure = f"a level of {100 * (1 - alpha):.4g} %"
@@ -97,10 +109,16 @@ def _halvings(
         ends += [end for end in _fieller(d, worse, alpha) if end >= 0 or low >= 0]
     if low < 0:
         if better is None:
-            what = "the arm is better" if mean < 0 else "the interval reaches to where the arm is better"
+            what = (
+                "the arm is better"
+                if mean < 0
+                else "the interval reaches to where the arm is better"
+            )
             return f"{what}, and no baseline was trained on double the tokens to tell by how many"
         if not _there(better, alpha):
-            return f"double the tokens do not gain the baseline a loss that these pairs see at {sure}"
+            return (
+                f"double the tokens do not gain the baseline a loss that these pairs see at {sure}"
+            )
         ends += [end for end in _fieller(d, better, alpha) if end <= 0 or high < 0]
     estimate = mean / float(np.mean(better if mean < 0 and better else worse))
     return _outside(estimate, min(ends), max(ends)) or (estimate, min(ends), max(ends))
@@ -121,21 +139,26 @@ def _not_whole(*rulers: Mapping[int, float] | None) -> str:
         if ruler is not None and ruler.keys() != differences.keys():
             common = len(ruler.keys() & differences.keys())
             return f"the baseline on {what} the tokens has {common} of the {len(differences)} seeds"
-    if not all(math.isfinite(value) for ruler in rulers if ruler is not None for value in ruler.values()):
+    if not all(
+        math.isfinite(value) for ruler in rulers if ruler is not None for value in ruler.values()
+    ):
         return "a loss is not finite"
     return ""
 
 
 def _there(ruler: Sequence[float], alpha: float) -> bool:
-    """Whether more tokens lower the baseline's loss, as far as the pairs can tell: then Fieller's set is bounded."""
+    """Whether more tokens lower the baseline's loss, as far as the pairs can tell: then Fieller's
+    set is bounded.
+    """
     return float(np.mean(ruler)) > 0 and paired.p_value(ruler) < alpha
 
 
 def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Fieller's interval of mean(d) / mean(ruler): every ρ for which d − ρ · ruler has a mean that may be 0.
+    """Fieller's interval of mean(d) / mean(ruler): every ρ for which d − ρ · ruler has a mean that
+    may be 0.
 
-    (d̄ − ρ r̄)² ≤ t² (s_dd − 2ρ s_dr + ρ² s_rr) / n is a quadratic in ρ, between whose roots it holds where the
-    ruler is there (r̄² > t² s_rr / n).
+    (d̄ − ρ r̄)² ≤ t² (s_dd − 2ρ s_dr + ρ² s_rr) / n is a quadratic in ρ, between whose roots it
+    holds where the ruler is there (r̄² > t² s_rr / n).
     """
     n = len(d)
     (s_dd, s_dr), (_, s_rr) = np.cov(np.array([d, ruler])) * paired.critical(n, alpha) ** 2 / n
@@ -146,7 +169,9 @@ def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[
 
 
 def _outside(estimate: float, first: float, last: float) -> str:
-    """Why the effect cannot be read off rulers that reach one halving either way; empty where it can."""
+    """Why the effect cannot be read off rulers that reach one halving either way; empty where it
+    can.
+    """
     if estimate > 1:
         return f"{'' if first > 1 else 'as measured, '}the arm is worse than the baseline on half the tokens"
     if estimate < -1:
@@ -160,7 +185,9 @@ def _outside(estimate: float, first: float, last: float) -> str:
 
 
 def _bound(share: float, of: Literal["most", "least"]) -> str:
-    """The end of an interval that is known, in words: what saves at most a negative share takes at least that more."""
+    """The end of an interval that is known, in words: what saves at most a negative share takes at
+    least that more.
+    """
     if share >= 0:
         return f"the arm saves at {of} {share:.0%} of the tokens"
     return f"the arm takes at {'least' if of == 'most' else 'most'} {-share:.0%} more tokens"

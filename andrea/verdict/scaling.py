@@ -1,7 +1,9 @@
-"""One ablation at several sizes: does the effect grow or fade? A line in log10 of the parameters, with an interval.
+"""One ablation at several sizes: does the effect grow or fade? A line in log10 of the parameters,
+with an interval.
 
-Every size has its effect, a sample of paired differences by seed; the slope of the least-squares line through their
-means is a weighted sum of them, Σ c_i d̄_i with c_i = (x_i − x̄) / Σ (x − x̄)². docs/method.md, *Several sizes*.
+Every size has its effect, a sample of paired differences by seed; the slope of the least-squares
+line through their means is a weighted sum of them, Σ c_i d̄_i with c_i = (x_i − x̄) / Σ (x − x̄)².
+docs/method.md, *Several sizes*.
 """
 
 import math
@@ -36,12 +38,16 @@ class Slope:
     """How an effect moves with size."""
 
     word: Word
-    """grows, fades: further from 0, or nearer to it, at larger sizes. reverses: there with one sign at the smallest and
-    with the other at the largest. moves: the slope is there, and which of the three it is stays open.
-    neither: no slope was seen, which is not that there is none. uncertain: the learning rates may have made it."""
+    """grows, fades: further from 0, or nearer to it, at larger sizes. reverses: there with one sign
+    at the smallest and with the other at the largest. moves: the slope is there, and which of the
+    three it is stays open. neither: no slope was seen, which is not that there is none. uncertain:
+    the learning rates may have made it.
+    """
     reason: str
     slope: float | None = None
-    """Nats per tenfold number of parameters; above 0: the effect becomes larger, that is worse for the arm."""
+    """Nats per tenfold number of parameters; above 0: the effect becomes larger, that is worse for
+    the arm.
+    """
     interval: tuple[float, float] | None = None
     level: float | None = None
     p: float | None = None
@@ -84,12 +90,15 @@ class _Sum(NamedTuple):
         return self.value - half, self.value + half
 
 
-def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None], alpha: float = 0.05) -> Slope:
+def slope(
+    sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None], alpha: float = 0.05
+) -> Slope:
     """The trend of one arm's effect over sizes.
 
-    Where all sizes have the same seeds, the weighted sum is taken seed by seed and has a one-sample t test (exact
-    whatever the sizes' noise, and whatever they share at one seed); else the samples are taken as independent, each
-    with a variance of its own, and the degrees of freedom are Satterthwaite's (two sizes: Welch's test).
+    Where all sizes have the same seeds, the weighted sum is taken seed by seed and has a one-sample
+    t test (exact whatever the sizes' noise, and whatever they share at one seed); else the samples
+    are taken as independent, each with a variance of its own, and the degrees of freedom are
+    Satterthwaite's (two sizes: Welch's test).
 
     Args:
         sizes: parameters of each size.
@@ -97,7 +106,8 @@ def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | No
         regrets: regret of each effect in nats, the arm's plus the baseline's; None where unknown.
         alpha: level of the words; intervals are at 1 − alpha.
 
-    Refused, with the reason: fewer than two distinct sizes, fewer than two pairs at one, a value that is not finite.
+    Refused, with the reason: fewer than two distinct sizes, fewer than two pairs at one, a value
+        that is not finite.
 
     Raises:
         ValueError: the three are not equally many.
@@ -109,10 +119,14 @@ def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | No
     weights = centred / np.sum(centred**2)
     found = _weigh(weights, effects)
     guard = _guard(weights, regrets)
-    ends = [_at(float(end), centred, sizes, effects, alpha) for end in (centred.min(), centred.max())]
+    ends = [
+        _at(float(end), centred, sizes, effects, alpha) for end in (centred.min(), centred.max())
+    ]
     low, high = float(centred.min()), float(centred.max())
     rows = [weights, *(_line_at(at, centred) for at in (low, (low + high) / 2, high))]
-    word, reason = _word(found, guard, ends, [_sign(row, effects, regrets, alpha) for row in rows], alpha)
+    word, reason = _word(
+        found, guard, ends, [_sign(row, effects, regrets, alpha) for row in rows], alpha
+    )
     return Slope(
         word=word,
         reason=reason,
@@ -129,9 +143,14 @@ def slope(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | No
     )
 
 
-def _checked(sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None]) -> Sequence[float]:
+def _checked(
+    sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None]
+) -> Sequence[float]:
     if not len(sizes) == len(effects) == len(regrets):
-        raise ValueError(f"{len(sizes)} sizes, {len(effects)} effects and {len(regrets)} regrets are not equally many")
+        raise ValueError(
+            f"{len(sizes)} sizes, {len(effects)} effects and {len(regrets)} regrets are not "
+            "equally many"
+        )
     if not all(size > 0 and math.isfinite(size) for size in sizes):
         raise ValueError(f"sizes must be positive numbers, not {sizes}")
     return sizes
@@ -155,17 +174,29 @@ def _weigh(weights: Array, effects: Effects) -> _Sum:
     """Σ w_i · mean(effect i), with its standard error and degrees of freedom."""
     if _same_seeds(effects):
         seeds = sorted(effects[0])
-        each = [float(sum(w * effect[seed] for w, effect in zip(weights, effects, strict=True))) for seed in seeds]
+        each = [
+            float(sum(w * effect[seed] for w, effect in zip(weights, effects, strict=True)))
+            for seed in seeds
+        ]
         sd = paired.sd_of(each)
         assert sd is not None
-        return _Sum(float(np.mean(each)), sd / math.sqrt(len(seeds)) if sd > paired.ROUNDING else 0.0, len(seeds) - 1)
+        return _Sum(
+            float(np.mean(each)),
+            sd / math.sqrt(len(seeds)) if sd > paired.ROUNDING else 0.0,
+            len(seeds) - 1,
+        )
     samples = [np.array(list(effect.values())) for effect in effects]
     value = float(sum(w * sample.mean() for w, sample in zip(weights, samples, strict=True)))
-    parts = [float(w**2 * sample.var(ddof=1) / len(sample)) for w, sample in zip(weights, samples, strict=True)]
+    parts = [
+        float(w**2 * sample.var(ddof=1) / len(sample))
+        for w, sample in zip(weights, samples, strict=True)
+    ]
     total = math.fsum(parts)
     if total <= paired.ROUNDING**2:
         return _Sum(value, 0.0, math.inf)
-    spent = math.fsum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
+    spent = math.fsum(
+        part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True)
+    )
     return _Sum(value, math.sqrt(total), total**2 / spent)
 
 
@@ -188,7 +219,8 @@ def _at(at: float, centred: Array, sizes: Sequence[float], effects: Effects, alp
 
 
 def _lack_of_fit(centred: Array, effects: Effects) -> float | None:
-    """p that the effects lie on a line: the least of every size's distance from it, times the sizes (Bonferroni).
+    """p that the effects lie on a line: the least of every size's distance from it, times the sizes
+    (Bonferroni).
 
     Three sizes leave one degree of freedom, so that all three distances are one test.
     """
@@ -200,7 +232,9 @@ def _lack_of_fit(centred: Array, effects: Effects) -> float | None:
 
 
 def _sign(weights: Array, effects: Effects, regrets: Sequence[float | None], alpha: float) -> int:
-    """-1 or 1 where a weighted sum is there with that sign, beyond what the rates may have made of it; else 0."""
+    """-1 or 1 where a weighted sum is there with that sign, beyond what the rates may have made of
+    it; else 0.
+    """
     found, guard = _weigh(weights, effects), _guard(weights, regrets)
     if guard is None or abs(found.value) <= guard:
         return 0
@@ -213,8 +247,10 @@ def _word(
 ) -> tuple[Word, str]:
     """The word, from the slope and the `signs` of slope, smallest size, middle and largest size.
 
-    The effect is larger at one end than at the other where the middle between them has the slope's sign, so *grows* and
-    *fades* are said only where the middle is there too: that one end is there and the other is not would not do.
+    The effect is larger at one end than at the other where the middle between them has the slope's
+    sign, so *grows* and
+    *fades* are said only where the middle is there too: that one end is there and the other is not
+        would not do.
     """
     first, last = ends
     told = f"from {first.effect:+.4f} nats at {first.size:.3g} parameters to {last.effect:+.4f} at {last.size:.3g}"
@@ -222,8 +258,15 @@ def _word(
         return "neither", f"{told}: no slope was seen, which is not that there is none"
     moves, smallest, middle, largest = signs
     if not moves:
-        cost = "an unknown slope" if guard is None else f"a slope of up to {guard:.4f} nats per tenfold size"
-        return "uncertain", f"{told}, but the choice of learning rates may have made {cost}: tune with more trials"
+        cost = (
+            "an unknown slope"
+            if guard is None
+            else f"a slope of up to {guard:.4f} nats per tenfold size"
+        )
+        return (
+            "uncertain",
+            f"{told}, but the choice of learning rates may have made {cost}: tune with more trials",
+        )
     if smallest * largest < 0:
         return "reverses", told
     if not middle:

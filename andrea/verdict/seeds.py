@@ -13,17 +13,23 @@ def replication_seed(i: int) -> int:
 
 
 def tuning_seed(i: int) -> int:
-    """Tuning seed `i`. One study's trials all use seed 0, so that rates and arms are compared on one draw."""
+    """Tuning seed `i`. One study's trials all use seed 0, so that rates and arms are compared on
+    one draw.
+    """
     return BLOCK + _within(i)
 
 
 def control_seed(i: int) -> int:
-    """The seed of the initial weights of the `i`-th A/A run; its batches and dropout are those of replicate `i`."""
+    """The seed of the initial weights of the `i`-th A/A run; its batches and dropout are those of
+    replicate `i`.
+    """
     return 2 * BLOCK + _within(i)
 
 
 def confirmation_seeds(n: int) -> list[int]:
-    """The block of replication seeds that a confirmation of n pairs is judged by: those after the first block."""
+    """The block of replication seeds that a confirmation of n pairs is judged by: those after the
+    first block.
+    """
     return [replication_seed(n + i) for i in range(n)]
 
 

@@ -1,4 +1,6 @@
-"""How much the loss of an arm depends on its learning rate (Wortsman et al. 2023): one number beside the curve."""
+"""How much the loss of an arm depends on its learning rate (Wortsman et al. 2023): one number
+beside the curve.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,7 +18,9 @@ class Sensitivity:
     """Of one arm, over the rates that all arms have tried."""
 
     value: float | None
-    """Mean over the common grid of min(loss, loss at initialisation), less their least, in nats; None: refused."""
+    """Mean over the common grid of min(loss, loss at initialisation), less their least, in nats;
+    None: refused.
+    """
     rates: list[float] = field(default_factory=list)
     """The common grid, ascending."""
     losses: list[float] = field(default_factory=list)
@@ -36,30 +40,41 @@ def sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
     """Learning-rate sensitivity of an arm over a grid that it shares with the others.
 
     Args:
-        points: the arm's tuning runs, their losses `capped`; rates outside the grid (midpoints) are left out, since
-            every arm has its own.
+        points: the arm's tuning runs, their losses `capped`; rates outside the grid (midpoints) are
+            left out, since every arm has its own.
         grid: `common_grid` of all arms.
 
-    Refused (value None, with the reason): fewer than three common rates, or one at which this arm has no result.
+    Refused (value None, with the reason): fewer than three common rates, or one at which this arm
+    has no result.
     """
     rates = sorted(grid)
     if len(rates) < FEWEST:
         common = f"{len(rates)} rate{'' if len(rates) == 1 else 's'}"
-        return Sensitivity(None, rates, reason=f"the arms have {common} in common, fewer than {FEWEST}")
+        return Sensitivity(
+            None, rates, reason=f"the arms have {common} in common, fewer than {FEWEST}"
+        )
     at = {point.lr: point.loss for point in points}
     if lacking := [rate for rate in rates if rate not in at]:
-        return Sensitivity(None, rates, reason=f"no result at rate {', '.join(f'{rate:g}' for rate in lacking)}")
+        return Sensitivity(
+            None, rates, reason=f"no result at rate {', '.join(f'{rate:g}' for rate in lacking)}"
+        )
     losses = [at[rate] for rate in rates]
     best = min(losses)
-    return Sensitivity(math.fsum(loss - best for loss in losses) / len(rates), rates, losses, best, len(rates))
+    return Sensitivity(
+        math.fsum(loss - best for loss in losses) / len(rates), rates, losses, best, len(rates)
+    )
 
 
 def capped(loss: float | None, initial: float) -> float:
-    """min(loss, loss at initialisation) in nats; a loss that is not finite, or none, is that at initialisation."""
+    """min(loss, loss at initialisation) in nats; a loss that is not finite, or none, is that at
+    initialisation.
+    """
     return min(loss, initial) if loss is not None and math.isfinite(loss) else initial
 
 
 def common_grid(grids: Iterable[Sequence[float]]) -> list[float]:
-    """The rates that every arm's grid holds, ascending; arms with a center of their own may share none."""
+    """The rates that every arm's grid holds, ascending; arms with a center of their own may share
+    none.
+    """
     every = [set(rates) for rates in grids]
     return sorted(set.intersection(*every)) if every else []

@@ -14,7 +14,9 @@ class Stability:
     """Of one arm, its tuning runs or its replicates."""
 
     n: int
-    """Runs that ended by themselves: completed with a loss, or diverged. What crashed or is missing is no result."""
+    """Runs that ended by themselves: completed with a loss, or diverged. What crashed or is missing
+    is no result.
+    """
     diverged: int
     stalled: int
     rate: float | None
@@ -31,8 +33,8 @@ class Stability:
 def rates(outcomes: Sequence[Replicate]) -> Stability:
     """Count, and say how far the count may stray.
 
-    The interval takes the runs for independent and alike. Replicates are (over seeds); tuning runs are a choice of
-    rates, over which the rate is an average, and whose interval is descriptive.
+    The interval takes the runs for independent and alike. Replicates are (over seeds); tuning runs
+    are a choice of rates, over which the rate is an average, and whose interval is descriptive.
     """
     diverged = sum(run.outcome == "diverged" for run in outcomes)
     stalled = sum(run.unstable for run in outcomes) - diverged

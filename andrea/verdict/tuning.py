@@ -1,7 +1,8 @@
 """What tuning does next: a pure function from all points so far to the next generation of runs.
 
-The controller calls `next_step` with every finished tuning run, starts the runs that it names, and calls it again.
-Nothing is remembered in between, so a killed study decides the same when it is resumed.
+The controller calls `next_step` with every finished tuning run, starts the runs that it names, and
+calls it again. Nothing is remembered in between, so a killed study decides the same when it is
+resumed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,11 +37,15 @@ class Decision:
     rates: dict[str, list[float]] = field(default_factory=dict)
     """Runs of this generation that `arms` has no point of, by arm, ascending; empty when done."""
     grids: dict[str, list[float]] = field(default_factory=dict)
-    """The grid of every arm, extensions included: the same one but for arms with a center of their own."""
+    """The grid of every arm, extensions included: the same one but for arms with a center of their
+    own.
+    """
     choices: dict[str, Choice] = field(default_factory=dict)
     """When done: the rate of every arm that has one."""
     untrainable: list[str] = field(default_factory=list)
-    """Arms without one good trial on the first grid: *unstable* (the baseline: *invalid*). No rate, no replicates."""
+    """Arms without one good trial on the first grid: *unstable* (the baseline: *invalid*). No rate,
+    no replicates.
+    """
     note: str = ""
     """For the log: why this generation."""
 
@@ -55,16 +60,18 @@ def next_step(
     """Decide the next generation of tuning runs.
 
     Args:
-        arms: every declared arm (the baseline too) and its finished tuning runs, in any order; diverged and stalled
-            runs as `Point(lr, initial_loss, ok=False)`. A run that crashed is no point: its rate is asked for again.
+        arms: every declared arm (the baseline too) and its finished tuning runs, in any order;
+            diverged and stalled runs as `Point(lr, initial_loss, ok=False)`. A run that crashed is
+            no point: its rate is asked for again.
         protocol: the frozen protocol.
         baseline: if named and without a good trial, tuning ends at once: nothing can be compared.
-        centers: middle of the grid of arms that declared their own; the others have the protocol's. Every arm has as
-            many rates, as far apart, and as many extensions.
+        centers: middle of the grid of arms that declared their own; the others have the protocol's.
+            Every arm has as many rates, as far apart, and as many extensions.
 
-    The grid is extended for every arm that trains, by half a decade at each side where the best of any arm lies
-    (both sides in one generation if two arms pull apart), in at most `protocol.extensions` generations. An arm whose
-    best is still at an edge gets no midpoints: its verdict is *inconclusive (rate at edge)* already.
+    The grid is extended for every arm that trains, by half a decade at each side where the best of
+    any arm lies (both sides in one generation if two arms pull apart), in at most
+    `protocol.extensions` generations. An arm whose best is still at an edge gets no midpoints: its
+    verdict is *inconclusive (rate at edge)* already.
     """
     grids = {arm: grid(protocol.trials, (centers or {}).get(arm, protocol.center)) for arm in arms}
     missing = _missing(arms, grids)
@@ -83,19 +90,27 @@ def next_step(
         grids = {arm: sorted([*rates, *added[arm]]) for arm, rates in grids.items()}
         missing = _missing(alive, {arm: added[arm] for arm in alive})
         if missing:
-            note = "; ".join(f"best of {', '.join(who)} at the {side} edge" for side, who in sides.items())
+            note = "; ".join(
+                f"best of {', '.join(who)} at the {side} edge" for side, who in sides.items()
+            )
             return Decision("extension", generation, missing, grids, {}, untrainable, note)
     hardly_tuned = protocol.trials < FULL_TRIALS
     if not hardly_tuned:
-        missing = _missing(alive, {arm: _midpoints(points, grids[arm]) for arm, points in alive.items()})
+        missing = _missing(
+            alive, {arm: _midpoints(points, grids[arm]) for arm, points in alive.items()}
+        )
         if missing:
             note = "two midpoints round the best of each arm"
             return Decision("midpoint", generation + 1, missing, grids, {}, untrainable, note)
-    choices = {arm: choose(points, grids[arm], hardly_tuned=hardly_tuned) for arm, points in alive.items()}
+    choices = {
+        arm: choose(points, grids[arm], hardly_tuned=hardly_tuned) for arm, points in alive.items()
+    }
     return Decision("done", generation + 2 - hardly_tuned, {}, grids, choices, untrainable)
 
 
-def _sides(alive: Mapping[str, Sequence[Point]], grids: Mapping[str, Sequence[float]]) -> dict[Side, list[str]]:
+def _sides(
+    alive: Mapping[str, Sequence[Point]], grids: Mapping[str, Sequence[float]]
+) -> dict[Side, list[str]]:
     """Sides of the grid at which some arm's best lies, with those arms."""
     sides: dict[Side, list[str]] = {}
     for arm, points in alive.items():
@@ -116,7 +131,9 @@ def _midpoints(points: Sequence[Point], rates: Sequence[float]) -> list[float]:
     return midpoints(rates, top.lr) if top and not edge(points, rates) else []
 
 
-def _missing(arms: Mapping[str, Sequence[Point]], wanted: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+def _missing(
+    arms: Mapping[str, Sequence[Point]], wanted: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
     """Wanted rates that have no point yet; arms that lack none are left out."""
     missing = {}
     for arm, rates in wanted.items():

@@ -1,11 +1,12 @@
-"""Makes ./store anew: trains golden.yaml with everything that can be asked for, and keeps what a report reads.
+"""Makes ./store anew: trains golden.yaml with everything that can be asked for, and keeps what a
+report reads.
 
     python tests/golden/make.py
 
-Fifty-odd trainings of a second each. Run ids depend on the platform, so a store made elsewhere has other names and
-other noise; tests/test_report_golden.py computes what it expects from whatever is there. Left out are checkpoints,
-logs, the corpus, what is rebuilt (the journal, the report) and, of versions, what names the machine; JSON is written
-without spaces.
+Fifty-odd trainings of a second each. Run ids depend on the platform, so a store made elsewhere has
+other names and other noise; tests/test_report_golden.py computes what it expects from whatever is
+there. Left out are checkpoints, logs, the corpus, what is rebuilt (the journal, the report) and, of
+versions, what names the machine; JSON is written without spaces.
 """
 
 import json
@@ -25,8 +26,24 @@ MACHINE = ("host", "system")
 def main() -> None:
     """Train, then replace ./store."""
     with tempfile.TemporaryDirectory() as made:
-        asked = ["--controls", "--confirm", "--equal", "flops,time", "--slots", "1", "--wandb", "off"]
-        command = [sys.executable, str(HERE.parents[1] / "cli.py"), "ablate", str(HERE / "golden.yaml"), "--runs", made]
+        asked = [
+            "--controls",
+            "--confirm",
+            "--equal",
+            "flops,time",
+            "--slots",
+            "1",
+            "--wandb",
+            "off",
+        ]
+        command = [
+            sys.executable,
+            str(HERE.parents[1] / "cli.py"),
+            "ablate",
+            str(HERE / "golden.yaml"),
+            "--runs",
+            made,
+        ]
         subprocess.run([*command, *asked], check=True)
         shutil.rmtree(HERE / "store", ignore_errors=True)
         keep(Path(made), HERE / "store")

@@ -1,8 +1,10 @@
-"""What an architecture of Hugging Face transformers is in andrea's words: its settings, and where its tensors are.
+"""What an architecture of Hugging Face transformers is in andrea's words: its settings, and where
+its tensors are.
 
-Torch-free. An architecture says in tables what it calls a setting (`keys`), what it has no choice about (`fixed`), and
-which of andrea's tensors its own consist of (`outside`, `block`). Whether it can express a model is no table: the
-configuration is written in its words and read back, and what then differs has no place there.
+Torch-free. An architecture says in tables what it calls a setting (`keys`), what it has no choice
+about (`fixed`), and which of andrea's tensors its own consist of (`outside`, `block`). Whether it
+can express a model is no table: the configuration is written in its words and read back, and what
+then differs has no place there.
 """
 
 import math
@@ -48,7 +50,8 @@ class Architecture:
     block: ClassVar[dict[str, tuple[str, ...]]]
     """Modules of a block: theirs, and the parts of ours that it consists of, from top to bottom."""
     by_head: ClassVar[bool] = False
-    """Rows of a fused `qkv`: those of the first head's query, key and value come first, and so on."""
+    """Rows of a fused `qkv`: those of the first head's query, key and value come first, and so on.
+    """
     conv1d: ClassVar[bool] = False
     """Matrices of the blocks are stored [in, out]."""
     paired_rope: ClassVar[bool] = False
@@ -66,11 +69,14 @@ class Architecture:
     activations: ClassVar[dict[str, str]] = GATED
     """Nonlinearities: ours, theirs."""
     whole_heads: ClassVar[bool] = True
-    """Whether it insists that n_head divides d_model even where `head_dim` says how wide a head is."""
+    """Whether it insists that n_head divides d_model even where `head_dim` says how wide a head is.
+    """
 
     @classmethod
     def write(cls, cfg: ModelConfig) -> dict[str, Any]:
-        """Its settings for a model; nonsense where it has no place for something (`misplaced` finds that)."""
+        """Its settings for a model; nonsense where it has no place for something (`misplaced` finds
+        that).
+        """
         ours = resolved(cfg)
         known = {theirs: ours[name] for theirs, name in cls.keys.items()}
         named = cls.activations.get(cfg.activation, next(iter(cls.activations.values())))
@@ -90,15 +96,21 @@ class Architecture:
         for ours, name in cls.activations.items():
             if name == named or ALIASES.get(named) == name:
                 return found | {"activation": ours}
-        raise UserError(f"{cls.activation_key} {named!r}: andrea has no such MLP for {cls.model_type}")
+        raise UserError(
+            f"{cls.activation_key} {named!r}: andrea has no such MLP for {cls.model_type}"
+        )
 
     @classmethod
     def layout(cls, cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
         """Every module of theirs by its full name, and the parts of ours that it consists of."""
-        found: dict[str, tuple[str, ...]] = {f"{cls.prefix}{name}": (ours,) for name, ours in cls.outside.items()}
+        found: dict[str, tuple[str, ...]] = {
+            f"{cls.prefix}{name}": (ours,) for name, ours in cls.outside.items()
+        }
         for i in range(cfg.n_layer):
             for theirs, parts in cls.block.items():
-                found[f"{cls.prefix}{cls.layers}.{i}.{theirs}"] = tuple(f"blocks.{i}.{part}" for part in parts)
+                found[f"{cls.prefix}{cls.layers}.{i}.{theirs}"] = tuple(
+                    f"blocks.{i}.{part}" for part in parts
+                )
         return found | {"lm_head": ("head",)}
 
 
@@ -107,7 +119,10 @@ def resolved(cfg: ModelConfig) -> dict[str, Any]:
     settings = cfg.model_dump(exclude=FOLLOWED)
     settings |= {f"{part}_bias": there for part, there in cfg.biases._asdict().items()}
     settings |= {f"dropout_{place}": share for place, share in cfg.dropouts._asdict().items()}
-    if "norm_bias" not in getattr(variant("norm", cfg.norm), "reads", ("norm_bias",)) or not cfg.norm_affine:
+    if (
+        "norm_bias" not in getattr(variant("norm", cfg.norm), "reads", ("norm_bias",))
+        or not cfg.norm_affine
+    ):
         settings["norm_bias"] = False
     score = score_scale(cfg)
     settings |= {
@@ -125,7 +140,11 @@ def resolved(cfg: ModelConfig) -> dict[str, Any]:
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as a person would write them: without what follows from others or repeats a default."""
-    kept = {name: value for name, value in settings.items() if value != ModelConfig.model_fields[name].default}
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if value != ModelConfig.model_fields[name].default
+    }
     if kept.get("n_kv_head") == kept.get("n_head", 4):
         kept.pop("n_kv_head")
     if kept.get("head_dim", 0) * settings["n_head"] == settings["d_model"]:
@@ -159,12 +178,15 @@ def misplaced(architecture: type[Architecture], cfg: ModelConfig) -> list[str]:
         if name not in TRAINING and not same(ours[name], theirs[name])
     ]
     if architecture.whole_heads and cfg.d_model % cfg.n_head:
-        found.append(f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}, which is refused there")
+        found.append(
+            f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}, which is refused there"
+        )
     return found
 
 
 def read_back(architecture: type[Architecture], cfg: ModelConfig) -> ModelConfig:
-    """A model, written in an architecture's words and read back; not validated, for it may make no sense.
+    """A model, written in an architecture's words and read back; not validated, for it may make no
+    sense.
 
     Raises:
         UserError: it cannot even be read.
@@ -183,7 +205,13 @@ def shown(value: Any) -> str:
     """A setting as people write it."""
     if value is None:
         return "none"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def write_window(cfg: ModelConfig) -> dict[str, Any]:
@@ -207,18 +235,23 @@ def read_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
     every = full.index(True) + 1 if True in full else None
     expected = [every is not None and (i + 1) % every == 0 for i in range(len(kinds))]
     if full != expected or every == 1 or {*kinds} - {"full_attention", "sliding_attention"}:
-        raise UserError("layer_types: andrea can let every n-th block attend to everything, not this pattern")
+        raise UserError(
+            "layer_types: andrea can let every n-th block attend to everything, not this pattern"
+        )
     return {"window": window, "full_every": every}
 
 
 def write_rope(cfg: ModelConfig, *, partial: bool = False) -> dict[str, Any]:
     """RoPE's parameters."""
     rope = {"rope_type": "default", "rope_theta": cfg.rope_base}
-    return {"rope_parameters": rope | ({"partial_rotary_factor": cfg.rope_fraction} if partial else {})}
+    return {
+        "rope_parameters": rope | ({"partial_rotary_factor": cfg.rope_fraction} if partial else {})
+    }
 
 
 def read_rope(theirs: Mapping[str, Any], *, partial: float | None = None) -> dict[str, Any]:
-    """RoPE's base, and with `partial` (its default) the share of a head that turns; older names are known too.
+    """RoPE's base, and with `partial` (its default) the share of a head that turns; older names are
+    known too.
 
     Raises:
         UserError: the angles are scaled.
@@ -227,7 +260,9 @@ def read_rope(theirs: Mapping[str, Any], *, partial: float | None = None) -> dic
     kind = given.get("rope_type", given.get("type", "default"))
     if kind != "default":
         raise UserError(f"rope_type {kind!r}: andrea's RoPE does not scale its angles")
-    base = given.get("rope_theta", theirs.get("rope_theta", theirs.get("rotary_emb_base", 10_000.0)))
+    base = given.get(
+        "rope_theta", theirs.get("rope_theta", theirs.get("rotary_emb_base", 10_000.0))
+    )
     found = {"positions": "rope", "rope_base": float(base)}
     if partial is not None:
         older = theirs.get("partial_rotary_factor", theirs.get("rotary_pct", partial))

@@ -1,4 +1,5 @@
-"""Models to and from folders of Hugging Face transformers, which itself is not needed for it. No network.
+"""Models to and from folders of Hugging Face transformers, which itself is not needed for it. No
+network.
 
 name, notes = export_hf(model, Path("folder")); model = import_hf(Path("folder"))
 """
@@ -56,7 +57,9 @@ def export_hf(
     tensors = to_hf(architecture, cfg, weights(model))
     with new_folder(path) as folder:
         written(folder / CONFIG, described(architecture, cfg, dtype, end))
-        write_tensors(folder / WEIGHTS, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()})
+        write_tensors(
+            folder / WEIGHTS, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()}
+        )
         for name, content in (files or {}).items():
             written(folder / name, content)
     return architecture.model_type, _notes(architecture, cfg, dtype)
@@ -66,9 +69,15 @@ def _notes(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype) -> 
     """What is lost, though the folder computes the same."""
     ours, theirs = resolved(cfg), resolved(read_back(architecture, cfg))
     lost = [f"{name} {ours[name]:g}" for name in DROPOUTS if not same(ours[name], theirs[name])]
-    notes = [f"{', '.join(lost)}: no place in {architecture.model_type}, matters in training only"] if lost else []
+    notes = (
+        [f"{', '.join(lost)}: no place in {architecture.model_type}, matters in training only"]
+        if lost
+        else []
+    )
     if dtype != "float32":
-        notes.append(f"weights are rounded to {dtype}: logits differ, and importing does not give them back")
+        notes.append(
+            f"weights are rounded to {dtype}: logits differ, and importing does not give them back"
+        )
     return notes
 
 
@@ -76,8 +85,8 @@ def import_hf(path: Path) -> GPT:
     """The model of a folder of transformers, float32, on the CPU.
 
     Raises:
-        UserError: an architecture or setting that andrea does not have, files that are missing or torn, weights that
-            do not fit.
+        UserError: an architecture or setting that andrea does not have, files that are missing or
+            torn, weights that do not fit.
     """
     theirs = read_description(path)
     architecture, cfg = read_config(theirs, str(path / CONFIG))

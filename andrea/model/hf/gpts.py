@@ -18,7 +18,11 @@ class GPT2(Architecture):
 
     model_type, class_name = "gpt2", "GPT2LMHeadModel"
     prefix, layers, conv1d = "transformer.", "h", True
-    outside: ClassVar = {"wte": "token_embedding", "wpe": "position_embedding", "ln_f": "final_norm"}
+    outside: ClassVar = {
+        "wte": "token_embedding",
+        "wpe": "position_embedding",
+        "ln_f": "final_norm",
+    }
     block: ClassVar = {
         "ln_1": ("norm1",),
         "attn.c_attn": QKV,
@@ -68,7 +72,9 @@ class GPT2(Architecture):
 
 
 class OpenAIGPT(Architecture):
-    """Post-norm, no final norm, MLP four times as wide (Radford et al. 2018). It says gelu for the tanh form."""
+    """Post-norm, no final norm, MLP four times as wide (Radford et al. 2018). It says gelu for the
+    tanh form.
+    """
 
     model_type, class_name = "openai-gpt", "OpenAIGPTLMHeadModel"
     prefix, layers, conv1d = "transformer.", "h", True
@@ -76,7 +82,9 @@ class OpenAIGPT(Architecture):
     block = GPT2.block
     keys: ClassVar = {theirs: ours for theirs, ours in GPT2.keys.items() if theirs != "n_inner"}
     defaults: ClassVar = {
-        name: value for name, value in GPT2.defaults.items() if name not in ("n_inner", "activation_function")
+        name: value
+        for name, value in GPT2.defaults.items()
+        if name not in ("n_inner", "activation_function")
     }
     defaults |= {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
     fixed: ClassVar = {"norm_placement": "post", "positions": "learned", **BIASED}
@@ -88,8 +96,9 @@ class OpenAIGPT(Architecture):
 
 
 class GPTNeoX(Architecture):
-    """Two norms side by side or one after the other, partial RoPE, queries, keys and values head by head (Black et al.
-    2022; Pythia)."""
+    """Two norms side by side or one after the other, partial RoPE, queries, keys and values head by
+    head (Black et al. 2022; Pythia).
+    """
 
     model_type, class_name = "gpt_neox", "GPTNeoXForCausalLM"
     prefix, by_head = "gpt_neox.", True
@@ -151,7 +160,9 @@ class GPTNeoX(Architecture):
 
 
 class GPTJ(Architecture):
-    """One norm for both sublayers, side by side; RoPE turns neighbouring dimensions (Wang & Komatsuzaki 2021)."""
+    """One norm for both sublayers, side by side; RoPE turns neighbouring dimensions (Wang &
+    Komatsuzaki 2021).
+    """
 
     model_type, class_name = "gptj", "GPTJForCausalLM"
     prefix, layers, paired_rope = "transformer.", "h", True
@@ -257,6 +268,8 @@ class Bloom(Architecture):
 
 
 def fraction(part: int, whole: int) -> float:
-    """The share of `whole` whose product, rounded down, is `part`: division alone may fall short by one bit."""
+    """The share of `whole` whose product, rounded down, is `part`: division alone may fall short by
+    one bit.
+    """
     share = part / whole
     return share if int(whole * share) == part else math.nextafter(share, 1.0)

@@ -31,7 +31,12 @@ class Llama(Architecture):
 
     model_type, class_name = "llama", "LlamaForCausalLM"
     outside: ClassVar = {"embed_tokens": "token_embedding", "norm": "final_norm"}
-    block: ClassVar = {"input_layernorm": ("norm1",), **ATTENTION, "post_attention_layernorm": ("norm2",), **MLP}
+    block: ClassVar = {
+        "input_layernorm": ("norm1",),
+        **ATTENTION,
+        "post_attention_layernorm": ("norm2",),
+        **MLP,
+    }
     keys: ClassVar = {
         "vocab_size": "vocab_size",
         "max_position_embeddings": "context",
@@ -92,7 +97,9 @@ class Mistral(Llama):
     """Llama with a sliding window in every block (Jiang et al. 2023)."""
 
     model_type, class_name, whole_heads = "mistral", "MistralForCausalLM", False
-    keys: ClassVar = {theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("attn_bias", "mlp_bias")}
+    keys: ClassVar = {
+        theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("attn_bias", "mlp_bias")
+    }
     keys |= {"sliding_window": "window"}
     defaults: ClassVar = Llama.defaults | {
         "max_position_embeddings": 131072,
@@ -103,7 +110,9 @@ class Mistral(Llama):
 
 
 class Qwen3(Llama):
-    """Llama with a norm of every head's queries and keys, and heads of any width (Yang et al. 2025)."""
+    """Llama with a norm of every head's queries and keys, and heads of any width (Yang et al.
+    2025).
+    """
 
     model_type, class_name, whole_heads = "qwen3", "Qwen3ForCausalLM", False
     block: ClassVar = {**Llama.block, **QK_NORM}
@@ -123,19 +132,25 @@ class Qwen3(Llama):
 
     @classmethod
     def write(cls, cfg: ModelConfig) -> dict[str, Any]:
-        return super().write(cfg) | write_window(cfg) | {"use_sliding_window": cfg.window is not None}
+        return (
+            super().write(cfg) | write_window(cfg) | {"use_sliding_window": cfg.window is not None}
+        )
 
     @classmethod
     def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
         if not theirs["use_sliding_window"]:
             return read_rope(theirs)
         blocks, first = range(theirs["num_hidden_layers"]), theirs["max_window_layers"]
-        kinds = theirs["layer_types"] or ["sliding_attention" if i >= first else "full_attention" for i in blocks]
+        kinds = theirs["layer_types"] or [
+            "sliding_attention" if i >= first else "full_attention" for i in blocks
+        ]
         return read_rope(theirs) | read_window({**theirs, "layer_types": kinds})
 
 
 class Olmo2(Llama):
-    """Norms after the sublayers, inside the branch, and of all queries and keys at once (OLMo et al. 2025)."""
+    """Norms after the sublayers, inside the branch, and of all queries and keys at once (OLMo et
+    al. 2025).
+    """
 
     model_type, class_name = "olmo2", "Olmo2ForCausalLM"
     block: ClassVar = {
@@ -145,14 +160,17 @@ class Olmo2(Llama):
         **MLP,
         "post_feedforward_layernorm": ("norm2",),
     }
-    keys: ClassVar = {theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("head_dim", "mlp_bias")}
+    keys: ClassVar = {
+        theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("head_dim", "mlp_bias")
+    }
     defaults: ClassVar = Llama.defaults | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
     fixed: ClassVar = Llama.fixed | {"norm_placement": "res_post", "qk_norm": "full"}
 
 
 class Glm4(Llama):
-    """Norms before and after the sublayers, half a head turned in neighbouring dimensions, gate and up in one matrix,
-    biases of queries, keys and values alone (GLM-4-0414)."""
+    """Norms before and after the sublayers, half a head turned in neighbouring dimensions, gate and
+    up in one matrix, biases of queries, keys and values alone (GLM-4-0414).
+    """
 
     model_type, class_name, whole_heads, paired_rope = "glm4", "Glm4ForCausalLM", False, True
     block: ClassVar = {
@@ -191,8 +209,9 @@ class Glm4(Llama):
 
 
 class Gemma2(Llama):
-    """Norms before and after the sublayers with gains 1 + w, soft caps, a window in every second block (Riviere et al.
-    2024)."""
+    """Norms before and after the sublayers with gains 1 + w, soft caps, a window in every second
+    block (Riviere et al. 2024).
+    """
 
     model_type, class_name = "gemma2", "Gemma2ForCausalLM"
     block: ClassVar = {
@@ -208,7 +227,9 @@ class Gemma2(Llama):
         "final_logit_softcapping": "logit_softcap",
     }
     activation_key = "hidden_activation"
-    defaults: ClassVar = {name: value for name, value in Llama.defaults.items() if name != "hidden_act"} | {
+    defaults: ClassVar = {
+        name: value for name, value in Llama.defaults.items() if name != "hidden_act"
+    } | {
         "vocab_size": 256000,
         "max_position_embeddings": 8192,
         "hidden_size": 2304,
@@ -225,7 +246,11 @@ class Gemma2(Llama):
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
     }
-    fixed: ClassVar = Llama.fixed | {"norm_placement": "sandwich", "norm": "rmsnorm_1p", "embedding_scale": "sqrt_d"}
+    fixed: ClassVar = Llama.fixed | {
+        "norm_placement": "sandwich",
+        "norm": "rmsnorm_1p",
+        "embedding_scale": "sqrt_d",
+    }
     required: ClassVar = {"use_bidirectional_attention": None}
     full_every = 2
     """Which blocks attend to everything where a config.json does not say."""
@@ -233,7 +258,9 @@ class Gemma2(Llama):
     @classmethod
     def write(cls, cfg: ModelConfig) -> dict[str, Any]:
         scale = resolved(cfg)["attn_scale"] ** -2  # a whole number there, as `misplaced` sees
-        return super().write(cfg) | write_window(cfg) | {"query_pre_attn_scalar": max(1, round(scale))}
+        return (
+            super().write(cfg) | write_window(cfg) | {"query_pre_attn_scalar": max(1, round(scale))}
+        )
 
     @classmethod
     def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,16 +275,21 @@ class Gemma2(Llama):
         """Whether a block sees a window, from the first to the last."""
         every = theirs.get("sliding_window_pattern") or cls.full_every
         blocks = range(1, theirs["num_hidden_layers"] + 1)
-        return theirs["layer_types"] or ["sliding_attention" if i % every else "full_attention" for i in blocks]
+        return theirs["layer_types"] or [
+            "sliding_attention" if i % every else "full_attention" for i in blocks
+        ]
 
 
 class Gemma3(Gemma2):
-    """Gemma 2 with norms of queries and keys instead of the cap of the scores, five windows to one block without; here
-    with one base of RoPE for all blocks (Kamath et al. 2025)."""
+    """Gemma 2 with norms of queries and keys instead of the cap of the scores, five windows to one
+    block without; here with one base of RoPE for all blocks (Kamath et al. 2025).
+    """
 
     model_type, class_name = "gemma3_text", "Gemma3ForCausalLM"
     block: ClassVar = {**Gemma2.block, **QK_NORM}
-    keys: ClassVar = {theirs: ours for theirs, ours in Gemma2.keys.items() if ours != "attn_softcap"}
+    keys: ClassVar = {
+        theirs: ours for theirs, ours in Gemma2.keys.items() if ours != "attn_softcap"
+    }
     defaults: ClassVar = Gemma2.defaults | {
         "vocab_size": 262208,
         "max_position_embeddings": 131072,
@@ -271,13 +303,18 @@ class Gemma3(Gemma2):
     @classmethod
     def write(cls, cfg: ModelConfig) -> dict[str, Any]:
         rope = write_rope(cfg)["rope_parameters"]
-        return super().write(cfg) | {"rope_parameters": {"sliding_attention": rope, "full_attention": rope}}
+        return super().write(cfg) | {
+            "rope_parameters": {"sliding_attention": rope, "full_attention": rope}
+        }
 
     @classmethod
     def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
         kinds = cls.kinds(theirs)
         given = theirs.get("rope_parameters") or {}
-        local, everywhere = theirs.get("rope_local_base_freq", 10_000.0), theirs.get("rope_theta", 1_000_000.0)
+        local, everywhere = (
+            theirs.get("rope_local_base_freq", 10_000.0),
+            theirs.get("rope_theta", 1_000_000.0),
+        )
         ropes = [
             read_rope({"rope_theta": base, "rope_parameters": given.get(kind)})
             for kind, base in (("sliding_attention", local), ("full_attention", everywhere))
@@ -285,5 +322,7 @@ class Gemma3(Gemma2):
         ]
         if not all(same(rope["rope_base"], ropes[0]["rope_base"]) for rope in ropes):
             bases = " and ".join(f"{rope['rope_base']:g}" for rope in ropes)
-            raise UserError(f"rope_parameters: two bases ({bases}) by kind of block; andrea's RoPE has one")
+            raise UserError(
+                f"rope_parameters: two bases ({bases}) by kind of block; andrea's RoPE has one"
+            )
         return ropes[0] | read_window({**theirs, "layer_types": kinds})

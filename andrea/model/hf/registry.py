@@ -1,4 +1,6 @@
-"""The architectures of Hugging Face transformers that andrea knows, and which of them computes a model. Torch-free."""
+"""The architectures of Hugging Face transformers that andrea knows, and which of them computes a
+model. Torch-free.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -24,7 +26,9 @@ EVERY: tuple[type[Architecture], ...] = (
     Gemma2,
     Gemma3,
 )
-ARCHITECTURES: Mapping[str, type[Architecture]] = {architecture.model_type: architecture for architecture in EVERY}
+ARCHITECTURES: Mapping[str, type[Architecture]] = {
+    architecture.model_type: architecture for architecture in EVERY
+}
 """In the order in which they are tried: of two that compute the same, the first."""
 NEAR = 2
 """Architectures that a refusal names, and settings of each."""
@@ -55,7 +59,9 @@ def choose(cfg: ModelConfig) -> type[Architecture]:
             return architecture
     near = sorted(EVERY, key=lambda architecture: _distance(faults[architecture]))[:NEAR]
     told = "; ".join(f"{one.model_type} has no place for {_few(faults[one])}" for one in near)
-    raise UserError(f"no architecture of transformers that andrea knows computes this model: {told}")
+    raise UserError(
+        f"no architecture of transformers that andrea knows computes this model: {told}"
+    )
 
 
 def _distance(faults: list[str]) -> int:
@@ -81,7 +87,9 @@ def require(architecture: type[Architecture], cfg: ModelConfig) -> None:
         raise UserError(f"{architecture.model_type} has no place for {', '.join(wrong)}{other}")
 
 
-def described(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype, end: int | None) -> dict[str, Any]:
+def described(
+    architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype, end: int | None
+) -> dict[str, Any]:
     """config.json of an architecture.
 
     Args:
@@ -106,13 +114,21 @@ def read_config(theirs: Mapping[str, Any], where: str) -> tuple[type[Architectur
     name = theirs.get("model_type")
     architecture = ARCHITECTURES.get(str(name))
     if name is None and "format" in theirs:
-        raise UserError(f"{where}: the folder is andrea's own already; `andrea export hf` reads it as it is")
+        raise UserError(
+            f"{where}: the folder is andrea's own already; `andrea export hf` reads it as it is"
+        )
     if architecture is None:
-        hint = nearest(str(name), ARCHITECTURES) if name else f"there are {', '.join(ARCHITECTURES)}"
+        hint = (
+            nearest(str(name), ARCHITECTURES) if name else f"there are {', '.join(ARCHITECTURES)}"
+        )
         every = "" if hint.startswith("there are") else f" (known: {', '.join(ARCHITECTURES)})"
-        raise UserError(f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}{every}")
+        raise UserError(
+            f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}{every}"
+        )
     if theirs.get("quantization_config"):
-        raise UserError(f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16")
+        raise UserError(
+            f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
+        )
     given = {**architecture.defaults, **theirs}
     for setting, needed in architecture.required.items():
         if bool(given.get(setting, needed)) != bool(needed):
@@ -122,5 +138,7 @@ def read_config(theirs: Mapping[str, Any], where: str) -> tuple[type[Architectur
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        raise UserError(f"{where}: settings that make no sense ({type(error).__name__}: {error})") from error
+        raise UserError(
+            f"{where}: settings that make no sense ({type(error).__name__}: {error})"
+        ) from error
     return architecture, build(ModelConfig, settings, where)

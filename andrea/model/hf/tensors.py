@@ -1,4 +1,6 @@
-"""Weights under the names and in the layout of an architecture, and back: rows move, no number changes."""
+"""Weights under the names and in the layout of an architecture, and back: rows move, no number
+changes.
+"""
 
 import re
 from collections.abc import Mapping
@@ -10,15 +12,19 @@ from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.folder import meta_weights, named, size
 from andrea.model.hf.architecture import Architecture
-from andrea.model.room import require_room
+from andrea.model.memory_limit import require_room
 
-BUFFERS = re.compile(r"\.(attn|attention|self_attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
+BUFFERS = re.compile(
+    r"\.(attn|attention|self_attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$"
+)
 """What older files hold besides weights: masks and frequencies."""
 LEAVES = {"weight": "weight", "bias": "bias", "offset": "weight"}
 """Names of parameters inside a module: ours, theirs."""
 
 
-def to_hf(architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_hf(
+    architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Their tensors from ours (weights, or gradients)."""
     parts = _split(architecture, cfg, ours)
     found: dict[str, Tensor] = {}
@@ -30,7 +36,9 @@ def to_hf(architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str,
     return found
 
 
-def from_hf(architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_hf(
+    architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Our tensors from theirs: the inverse of `to_hf`, bit for bit.
 
     Raises:
@@ -48,7 +56,9 @@ def from_hf(architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[
         raise UserError(f"tensors that {architecture.model_type} does not have: {named(extra)}")
     for name, tensor in given.items():
         if tensor.shape != expected[name].shape:
-            raise UserError(f"{name} is {size(tensor)}, the configuration makes it {size(expected[name])}")
+            raise UserError(
+                f"{name} is {size(tensor)}, the configuration makes it {size(expected[name])}"
+            )
     parts: dict[str, Tensor] = {}
     pieces = _split(architecture, cfg, ours)
     for module, names in architecture.layout(cfg).items():
@@ -60,22 +70,38 @@ def from_hf(architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[
     return _merged(architecture, cfg, parts)
 
 
-def _cleaned(architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without buffers, with the prefix that files of the bare model lack, without the repeated head of a tied model."""
+def _cleaned(
+    architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Without buffers, with the prefix that files of the bare model lack, without the repeated head
+    of a tied model.
+    """
     given = {name: tensor for name, tensor in theirs.items() if not BUFFERS.search(name)}
     if not any(name.startswith(architecture.prefix) for name in given):
-        bare = {name: name if name.startswith("lm_head.") else architecture.prefix + name for name in given}
+        bare = {
+            name: name if name.startswith("lm_head.") else architecture.prefix + name
+            for name in given
+        }
         given = {bare[name]: tensor for name, tensor in given.items()}
     if cfg.tied and "lm_head.weight" in given:
         head = given.pop("lm_head.weight")
-        table = next(theirs for theirs, ours in architecture.outside.items() if ours == "token_embedding")
+        table = next(
+            theirs for theirs, ours in architecture.outside.items() if ours == "token_embedding"
+        )
         if not torch.equal(head, given.get(f"{architecture.prefix}{table}.weight", head)):
-            raise UserError("the configuration ties the head to the token embedding, but the file has another head")
+            raise UserError(
+                "the configuration ties the head to the token embedding, but the file has another "
+                "head"
+            )
     return given
 
 
-def _split(architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors with queries, keys and values apart, and turned as theirs where RoPE pairs other dimensions."""
+def _split(
+    architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Our tensors with queries, keys and values apart, and turned as theirs where RoPE pairs other
+    dimensions.
+    """
     widths = [cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head, cfg.kv_heads * cfg.d_head]
     parts: dict[str, Tensor] = {}
     for name, tensor in ours.items():
@@ -89,7 +115,9 @@ def _split(architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str
     return parts
 
 
-def _merged(architecture: type[Architecture], cfg: ModelConfig, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _merged(
+    architecture: type[Architecture], cfg: ModelConfig, parts: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """The inverse of `_split`."""
     ours: dict[str, Tensor] = {}
     for name, tensor in parts.items():
@@ -106,7 +134,9 @@ def _merged(architecture: type[Architecture], cfg: ModelConfig, parts: Mapping[s
 
 
 def _paired(cfg: ModelConfig) -> list[int]:
-    """Which of our dimensions of a head stands where theirs pairs neighbours: i and i + R/2 become 2i and 2i + 1."""
+    """Which of our dimensions of a head stands where theirs pairs neighbours: i and i + R/2 become
+    2i and 2i + 1.
+    """
     half = cfg.rope_dim // 2
     turned = [dimension for i in range(half) for dimension in (i, i + half)]
     return [*turned, *range(cfg.rope_dim, cfg.d_head)]
@@ -118,10 +148,16 @@ def _rows(tensor: Tensor, order: list[int]) -> Tensor:
 
 
 def _transposed(architecture: type[Architecture], module: str, tensor: Tensor) -> bool:
-    return architecture.conv1d and tensor.dim() == 2 and f"{architecture.prefix}{architecture.layers}." in module
+    return (
+        architecture.conv1d
+        and tensor.dim() == 2
+        and f"{architecture.prefix}{architecture.layers}." in module
+    )
 
 
-def _fused(architecture: type[Architecture], cfg: ModelConfig, module: str, pieces: list[Tensor]) -> Tensor:
+def _fused(
+    architecture: type[Architecture], cfg: ModelConfig, module: str, pieces: list[Tensor]
+) -> Tensor:
     if len(pieces) == 1:
         whole = pieces[0]
     elif architecture.by_head:

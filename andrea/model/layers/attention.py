@@ -1,6 +1,7 @@
 """Causal self-attention.
 
-Shapes: B sequences, T positions, C = d_model, H heads of queries, K of keys and values, D = width of a head.
+Shapes: B sequences, T positions, C = d_model, H heads of queries, K of keys and values, D = width
+    of a head.
 """
 
 import math
@@ -21,9 +22,17 @@ class SelfAttention(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.kv_heads, self.d_head = cfg.n_head, cfg.kv_heads, cfg.d_head
-        self.dropout, self.window, self.softcap = cfg.dropouts.attention, cfg.window, cfg.attn_softcap
+        self.dropout, self.window, self.softcap = (
+            cfg.dropouts.attention,
+            cfg.window,
+            cfg.attn_softcap,
+        )
         self.scale = score_scale(cfg)
-        self.widths = [cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head, cfg.kv_heads * cfg.d_head]
+        self.widths = [
+            cfg.n_head * cfg.d_head,
+            cfg.kv_heads * cfg.d_head,
+            cfg.kv_heads * cfg.d_head,
+        ]
         self.pieces = {"qkv": dict(zip("qkv", self.widths, strict=True))}
         """Matrices that are several in one, for the init rule: their rows by name."""
         self.qkv = nn.Linear(cfg.d_model, sum(self.widths), bias=cfg.biases.attn)
@@ -66,10 +75,14 @@ class SelfAttention(nn.Module):
                 enable_gqa=shared,
             )
         if shared:
-            k_BKTD, v_BKTD = (part.repeat_interleave(self.n_head // self.kv_heads, 1) for part in (k_BKTD, v_BKTD))
+            k_BKTD, v_BKTD = (
+                part.repeat_interleave(self.n_head // self.kv_heads, 1) for part in (k_BKTD, v_BKTD)
+            )
         return self._capped(q_BHTD, k_BKTD, v_BKTD, mask)
 
-    def _capped(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Tensor | None) -> Tensor:
+    def _capped(
+        self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Attention whose scores pass through c·tanh(s/c); fused attention has no place for it."""
         assert self.softcap is not None
         scale = 1 / math.sqrt(self.d_head) if self.scale is None else self.scale
@@ -82,7 +95,9 @@ class SelfAttention(nn.Module):
         return F.dropout(weights, self.dropout, self.training) @ v_BHTD
 
     def _mask(self, q_BHTD: Tensor) -> Tensor | None:
-        """What fused attention's own causal mask does not say: a window, a bias of distances; None: nothing."""
+        """What fused attention's own causal mask does not say: a window, a bias of distances; None:
+        nothing.
+        """
         T = q_BHTD.shape[2]
         bias: Tensor | None = None if self.positions is None else self.positions.bias(T)
         if bias is None and self.window is None:
@@ -92,7 +107,9 @@ class SelfAttention(nn.Module):
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """For what half precision is too coarse: soft caps and losses. float64 (gradient checks) stays what it is."""
+    """For what half precision is too coarse: soft caps and losses. float64 (gradient checks) stays
+    what it is.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

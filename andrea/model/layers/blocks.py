@@ -1,7 +1,8 @@
-"""The blocks: two sublayers, norms where the placement has them, and two joins with the residual stream.
+"""The blocks: two sublayers, norms where the placement has them, and two joins with the residual
+stream.
 
-Every block says in `stages` what the stream is after attention and after the MLP; its output is the last of them.
-Plain modules, so that `torch.func.functional_call` and `vmap` carry them.
+Every block says in `stages` what the stream is after attention and after the MLP; its output is the
+last of them. Plain modules, so that `torch.func.functional_call` and `vmap` carry them.
 
 Shapes: B sequences, T positions, C = d_model.
 """
@@ -28,7 +29,8 @@ class Block(nn.Module):
     def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
         super().__init__()
         join = variant("residual", cfg.residual)
-        # The order of the parameters is the order in which the gradient's norm is summed: another one gives other bits.
+        # The order of the parameters is the order in which the gradient's norm is summed: another
+        # one gives other bits.
         for name, axis in (("attn", "attention"), ("mlp", "activation")):
             for site in sites:
                 if site.endswith("1") == (name == "attn"):
@@ -90,7 +92,9 @@ class DeepNormBlock(Block):
 
 
 class ParallelBlock(Block):
-    """Both sublayers read the same stream; its state between them is what attention alone would leave."""
+    """Both sublayers read the same stream; its state between them is what attention alone would
+    leave.
+    """
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
         read = self.norm1(x_BTC)

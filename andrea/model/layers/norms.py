@@ -8,13 +8,17 @@ from andrea.model.config import ModelConfig
 
 
 class DynamicTanh(nn.Module):
-    """`weight · tanh(alpha · x) + bias`; alpha is one learned number, weight and bias are there as the norm's are."""
+    """`weight · tanh(alpha · x) + bias`; alpha is one learned number, weight and bias are there as
+    the norm's are.
+    """
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.full((1,), cfg.dyt_alpha))
         self.weight = nn.Parameter(torch.ones(cfg.d_model)) if cfg.norm_affine else None
-        self.bias = nn.Parameter(torch.zeros(cfg.d_model)) if cfg.norm_affine and cfg.biases.norm else None
+        self.bias = (
+            nn.Parameter(torch.zeros(cfg.d_model)) if cfg.norm_affine and cfg.biases.norm else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(self.alpha * x)

@@ -1,6 +1,8 @@
-"""Positions: tables that are added to the embeddings, and what attention does with queries, keys and scores.
+"""Positions: tables that are added to the embeddings, and what attention does with queries, keys
+and scores.
 
-Shapes: B sequences, H heads, T positions, C = d_model, D = width of a head, R ≤ D rotated dimensions.
+Shapes: B sequences, H heads, T positions, C = d_model, D = width of a head, R ≤ D rotated
+    dimensions.
 """
 
 import math
@@ -25,7 +27,9 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         channels = torch.arange(0, cfg.d_model, 2, dtype=torch.float32)
-        waves = torch.outer(torch.arange(cfg.context, dtype=torch.float32), 10_000.0 ** (-channels / cfg.d_model))
+        waves = torch.outer(
+            torch.arange(cfg.context, dtype=torch.float32), 10_000.0 ** (-channels / cfg.d_model)
+        )
         table_TC = torch.stack([waves.sin(), waves.cos()], dim=-1).flatten(1)[:, : cfg.d_model]
         self.register_buffer("table", table_TC.contiguous(), persistent=False)
         self.table: Tensor
@@ -48,13 +52,19 @@ class Inside(nn.Module):
 
 
 class Rotary(Inside):
-    """Dimension i of the first half of R turns with dimension i + R/2, by the angle t · base^(−2i/R)."""
+    """Dimension i of the first half of R turns with dimension i + R/2, by the angle t ·
+    base^(−2i/R).
+    """
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.dim = cfg.rope_dim
-        frequencies = cfg.rope_base ** (-torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
-        angles = torch.outer(torch.arange(cfg.context, dtype=torch.float32), frequencies).repeat(1, 2)
+        frequencies = cfg.rope_base ** (
+            -torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim
+        )
+        angles = torch.outer(torch.arange(cfg.context, dtype=torch.float32), frequencies).repeat(
+            1, 2
+        )
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         self.cos: Tensor
@@ -86,8 +96,9 @@ class LinearBias(Inside):
 
 
 def slopes(heads: int) -> list[float]:
-    """ALiBi's slopes; for a number of heads that is no power of two as in the authors' code: those of the next lower
-    power, then every second one of the next higher."""
+    """ALiBi's slopes; for a number of heads that is no power of two as in the authors' code: those
+    of the next lower power, then every second one of the next higher.
+    """
     power = 2 ** int(math.log2(heads))
     own = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]

@@ -1,0 +1,349 @@
+"""Chapters that reports of different kinds share: how it was done, costs, what differs, the
+appendix.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from andrea.analysis.figures import theme
+from andrea.analysis.load import Study
+from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
+from andrea.analysis.tables import summaries
+from andrea.text import numbers as text
+from andrea.verdict.protocol import Protocol
+
+
+def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
+    """Label and colour of every arm that is drawn."""
+    colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
+    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
+
+
+def labels(study: Study) -> dict[str, str]:
+    """By arm, what it is called."""
+    return {arm: study.label(arm) for arm in study.arms}
+
+
+def how(study: Study) -> list[Item]:
+    """The protocol, as frozen before the first run."""
+    rules = study.rules
+    items: list[Item] = []
+    for key in ("claim", "hypothesis", "why"):
+        if study.protocol.get(key):
+            items.append(Text(f"{key.capitalize()}: {study.protocol[key]}"))
+    k = max(1, len(study.arms) - 1)
+    facts = [
+        ("judged by", _judged_by(study)),
+        ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
+        (
+            "test",
+            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.get('alpha', 0.05)}; "
+            "equivalent: two one-sided "
+            f"tests against ±m at {rules.get('alpha', 0.05):g}/{k}",
+        ),
+        (
+            "replicates",
+            f"{rules.get('seeds')} seeds per arm, the same ones, which tuning never used",
+        ),
+        ("tuning", tuning(study)),
+        ("matched", matching(study)),
+        ("corpus", described_corpus(study)),
+    ]
+    facts += _read(study.replicates())
+    if study.resolved.get("platform"):
+        facts.append(
+            ("platform", ", ".join(f"{k} {v}" for k, v in study.resolved["platform"].items()))
+        )
+    if study.verdict.get("versions"):
+        versions = ", ".join(
+            f"{name} {number}" for name, number in study.verdict["versions"].items()
+        )
+        facts.append(("judged with", f"method {study.verdict.get('method')}, {versions}"))
+    table = pd.DataFrame(facts, columns=["what", "how"])
+    caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
+    items.append(
+        Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False)
+    )
+    return items + sizes(study)
+
+
+def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """What replicates were evaluated and trained on; nothing before one has ended."""
+    evaluated = runs.dropna(subset=["eval_tokens"])
+    if evaluated.empty:
+        return []
+    tokens, digests = evaluated["eval_tokens"].iloc[0], evaluated["eval_digest"].unique()
+    same = "the same in every run" if len(digests) == 1 else f"{len(digests)} different sets"
+    seen = f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of them unique"
+    facts = [
+        (
+            "evaluated",
+            f"{text.count(tokens)} tokens of the verdict part, {same} (digest {digests[0][:12]})",
+        ),
+        ("trained on", f"{seen}, {text.short(runs['epochs'].max())} epochs"),
+    ]
+    good = runs[runs["ok"]]
+    if len(good):
+        ratio = float((good["bpb"] / good["loss"]).iloc[0])
+        facts.append(
+            (
+                "bits per byte",
+                f"1 nat per token is {text.number(ratio, 3)} bits per byte of this text",
+            )
+        )
+    return facts
+
+
+def _judged_by(study: Study) -> str:
+    kept = "text that neither training nor tuning reads (the verdict part)"
+    return f"final loss on {kept}, arm − {study.called(study.baseline or '')}, paired by seed"
+
+
+def tuning(study: Study) -> str:
+    """The tuning design in words."""
+    trials = int(study.rules.get("trials", 7))
+    if study.centers:
+        middle = text.rate(study.rules.get("center", Protocol.model_fields["center"].default))
+        own = [
+            f"{study.called(arm)} round {text.rate(center)}"
+            for arm, center in study.centers.items()
+        ]
+        common = f"for every arm round {middle}, but {text.listing(own)}, as declared before the first run"
+    else:
+        grid: list[float] = next(
+            (c["grid"] for c in study.choices.values() if c and c.get("grid")), []
+        )
+        common = "common to all arms" + (
+            f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else ""
+        )
+    if trials < 7:
+        return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
+    return (
+        f"{trials} runs per arm on one tuning seed: a half-decade grid {common}; then two "
+        "midpoints round the arm's "
+        "best; the vertex of the parabola through them"
+    )
+
+
+_QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and backward"}
+
+
+def matching(study: Study) -> str:
+    """What the arms have in common by rule."""
+    match = study.protocol.get("match") or {}
+    if match.get("on", "none") in (None, "none"):
+        return "nothing: parameters and FLOPs differ as listed below"
+    said = f"{_QUANTITY.get(match['on'], match['on'])}, within {text.percent(match.get('tolerance', 0))}"
+    if (summaries.sizes(study)["setting"] != "").any():
+        said += f"; arms outside it were brought nearest to the baseline by model.{match.get('by')} alone"
+    return said
+
+
+def sizes(study: Study) -> list[Item]:
+    """How large and how dear every arm is, whatever was matched, and what was solved for."""
+    frame = summaries.sizes(study)
+    if not frame["parameters"].notna().any():
+        return []
+    frame.insert(1, "label", frame["arm"].map(study.label))
+    columns = [
+        Column("label", "arm"),
+        numbers("parameters", "parameters", text.count),
+        numbers("params_against", "deviation", text.relative),
+        numbers("flops_per_token", "FLOPs per token", text.big),
+        numbers("flops_against", "deviation", text.relative),
+    ]
+    if (frame["setting"] != "").any():
+        columns.append(Column(("setting", "was", "became"), "solved for", _solved))
+    caption = (
+        "Size and cost of every arm, counted from its configuration, and by how much they exceed "
+        "those of "
+        f"{study.called(study.baseline or '')}. FLOPs are those of forward and backward."
+    )
+    return [Table("sizes", caption, frame, columns)]
+
+
+def _solved(setting: Any, was: Any, became: Any) -> str:
+    return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
+
+
+def corpus(study: Study) -> str:
+    """Where the text came from."""
+    arm = (study.resolved.get("arms") or {}).get(study.baseline) or {}
+    data = (arm.get("config") or {}).get("data") or study.protocol.get("data") or {}
+    return f"{data.get('source', 'sotu')}, tokenizer {data.get('tokenizer', 'byte')}"
+
+
+_PURPOSE = {"train": "train on", "tune": "tune on", "verdict": "judge by"}
+
+
+def described_corpus(study: Study) -> str:
+    """The corpus with its size where the prepared data say it."""
+    parts = [corpus(study)]
+    for unit in ("documents", "bytes"):
+        if isinstance(study.corpus.get(unit), int):
+            parts.append(f"{text.count(study.corpus[unit])} {unit}")
+    tokens = study.corpus.get("tokens")
+    if isinstance(tokens, dict):
+        parts += [
+            f"{text.count(n)} tokens to {_PURPOSE.get(part, part)}" for part, n in tokens.items()
+        ]
+    if study.resolved.get("fingerprint"):
+        parts.append(f"fingerprint {study.resolved['fingerprint'][:12]}")
+    return ", ".join(parts)
+
+
+def costs(study: Study) -> list[Item]:
+    """Parameters by group, operations, and time, which is no benchmark."""
+    items: list[Item] = []
+    groups = summaries.parameters(study)
+    if len(groups.columns) > 3:
+        named = [key for key in groups.columns if key not in ("arm", "against")]
+        groups.insert(1, "label", groups["arm"].map(study.label))
+        columns = [
+            Column("label", "arm"),
+            *(numbers(key, key.replace("_", " "), text.count) for key in named),
+        ]
+        columns.append(numbers("against", "against the baseline", text.relative))
+        items.append(
+            Table(
+                "parameters",
+                "Parameters by group, counted from the configuration.",
+                groups,
+                columns,
+            )
+        )
+    frame = summaries.costs(study)
+    frame.insert(1, "label", frame["arm"].map(study.label))
+    if frame["flops_per_token"].notna().any() or frame["n"].any():
+        columns = [
+            Column("label", "arm"),
+            numbers("flops_per_token", "FLOPs per trained token", text.big),
+            numbers("flops", "FLOPs per training", text.big),
+            numbers("n", "n", text.count),
+            numbers(("seconds", "seconds_sd"), "time per training", _mean_seconds),
+            numbers(("tokens_per_s", "tokens_per_s_sd"), "tokens/s", _mean_speed),
+            numbers("peak_memory_bytes", "peak memory", text.memory),
+        ]
+        caption = (
+            "Means over the n completed replicates ± one standard deviation; of peak memory the "
+            "largest. Times and "
+            "tokens/s are no benchmark: runs shared the machine, in no controlled order."
+        )
+        items.append(Table("costs", caption, frame, columns))
+    return items
+
+
+def _mean_seconds(mean: Any, sd: Any) -> str:
+    return text.NOTHING if text.absent(mean) else f"{text.seconds(mean)} ± {text.seconds(sd)}"
+
+
+def _mean_speed(mean: Any, sd: Any) -> str:
+    return text.NOTHING if text.absent(mean) else f"{text.count(mean)} ± {text.count(sd)}"
+
+
+def differing(study: Study) -> list[Item]:
+    """Settings that are not the same in every arm, counts that are not."""
+    frame = summaries.settings_that_differ(study)
+    items: list[Item] = []
+    if len(frame):
+        columns = [
+            Column("setting", "setting"),
+            *(Column(arm, study.label(arm)) for arm in study.arms),
+        ]
+        caption = "Resolved settings that differ, the tuned learning rate apart. Everything else is the same in every arm."
+        items.append(Table("settings-that-differ", caption, frame, columns))
+    groups = summaries.parameters(study)
+    total = dict(zip(groups["arm"], groups["against"], strict=True))
+    others = [
+        f"{study.called(arm)} {text.relative(share)}"
+        for arm, share in total.items()
+        if arm != study.baseline
+    ]
+    if others and len(groups.columns) > 3:
+        items.append(
+            Text(
+                f"Parameters against {study.called(study.baseline or '')}: {text.listing(others)}."
+            )
+        )
+    return items
+
+
+def configurations(study: Study) -> list[Item]:
+    """What to copy in order to do it again."""
+    items: list[Item] = []
+    for arm in study.arms:
+        config = ((study.resolved.get("arms") or {}).get(arm) or {}).get("config")
+        if config:
+            config = {key: value for key, value in config.items() if not key.endswith("seed")}
+            lr = (study.choices.get(arm) or {}).get("lr")
+            if lr is not None:
+                config = config | {"train": {**(config.get("train") or {}), "lr": lr}}
+            items.append(
+                Code(
+                    f"Configuration of {study.called(arm)}, resolved",
+                    yaml.safe_dump(config, sort_keys=False),
+                )
+            )
+    for environment, n in study.environments:
+        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
+    git = [env.get("git") or {} for env, _ in study.environments]
+    if any(one.get("dirty") for one in git):
+        items.append(
+            Callout(
+                "Dirty tree.",
+                "Runs were made with uncommitted changes: the commit alone does not tell them.",
+            )
+        )
+    items.append(
+        Code(
+            "Protocol, as asked",
+            yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True),
+        )
+    )
+    return items
+
+
+def _phase(phase: Any, why: Any) -> str:
+    return str(phase) if phase == why else f"{phase}: {why}"
+
+
+def every_run(study: Study) -> list[Item]:
+    """The list nothing is missing from."""
+    items: list[Item] = []
+    counts = summaries.progress(study)
+    counts.insert(1, "label", counts["arm"].map(study.label))
+    keys = ("planned", "done", "running", "failed", "missing")
+    columns = [
+        Column("label", "arm"),
+        Column("phase", "phase"),
+        *(numbers(key, key, text.count) for key in keys),
+    ]
+    items.append(Table("progress", "Runs by arm and phase.", counts, columns))
+    frame = study.runs.assign(
+        label=study.runs["arm"].map(study.label),
+        short=study.runs["run_id"].str[:12],
+        fate=study.runs["outcome"].where(~study.runs["stalled"], "stalled"),
+    )
+    columns = [
+        Column("short", "run"),
+        Column("label", "arm"),
+        Column(("phase", "why"), "phase", _phase),
+        numbers("lr", "rate", text.rate),
+        numbers("seed", "seed", text.plain),
+        Column("fate", "outcome"),
+        numbers("loss", "final loss (nats)"),
+        numbers("bpb", "bits per byte"),
+        numbers("seconds", "time", text.seconds),
+        Column("reason", "remark"),
+    ]
+    caption = (
+        f"{text.plural(len(frame), 'run')}. Tuning reads the tune part and replicates the verdict "
+        "part: losses of "
+        "the two are not compared."
+    )
+    items.append(Table("runs", caption, frame, columns, mark="fate"))
+    return items

@@ -1,0 +1,108 @@
+"""The pairs behind a verdict: every seed, the arms by themselves, and what so many pairs can see."""
+
+from andrea.analysis.chapters import common as chapters
+from andrea.analysis.figures import replicates as figures
+from andrea.analysis.load import Study
+from andrea.analysis.report import Column, Figure, Item, Table, Text, numbers
+from andrea.analysis.tables import summaries
+from andrea.text import numbers as text
+
+
+def per_seed(study: Study) -> list[Item]:
+    """A dot per pair, and the pairs as a table."""
+    pairs = study.differences
+    if pairs.empty:
+        return []
+    arms = [arm for arm in study.arms if arm != study.baseline]
+    caption = (
+        "Each small mark is one seed: the arm's final loss minus that of "
+        f"{study.called(study.baseline or '')} with "
+        "the same initial draws and batches. The tick is their mean, the thick line its "
+        "simultaneous interval. An arm "
+        "differs where the line misses 0 by more than the choice of rates may have cost, and does "
+        "not matter where it "
+        "lies inside the shaded band of ±m. No mean is "
+        "drawn before the verdict, and none of an arm of which a pair is not whole."
+    )
+    shown = pairs.assign(label=pairs["arm"].map(study.label))
+    columns = [
+        Column("label", "arm"),
+        numbers("seed", "seed", text.plain),
+        numbers("baseline_loss", "baseline (nats)"),
+        numbers("loss", "arm (nats)"),
+        numbers("difference", "difference (nats)", text.signed),
+        Column("baseline_outcome", "baseline's outcome"),
+        Column("outcome", "arm's outcome"),
+    ]
+    keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
+    if (pairs["outcome"] == "stalled").any():
+        keys["▽"] = "stalled, at the edge where it lies beyond"
+    spec = figures.differences(pairs, study.verdicts, study.m, study.arms, chapters.labels(study))
+    return [
+        Figure("differences-per-seed", caption, spec, chapters.legend(study, arms), keys),
+        Table(
+            "differences",
+            f"Final loss of every pair; {int(pairs['ok'].sum())} of "
+            f"{text.plural(len(pairs), 'pair')} are whole.",
+            shown,
+            columns,
+            mark="outcome",
+        ),
+    ]
+
+
+def noise(study: Study) -> list[Item]:
+    """What the seeds alone do, and how many pairs m asks for."""
+    items: list[Item] = []
+    frame = summaries.final_losses(study)
+    base = frame[(frame["arm"] == study.baseline) & frame["sd"].notna()]
+    for row in base.to_dict("records"):
+        span = text.span(row["sd_low"], row["sd_high"])
+        items.append(
+            Text(
+                f"Between its {row['n']} seeds the baseline's final loss has a standard deviation "
+                "of "
+                f"{text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is the "
+                "noise of their "
+                "differences."
+            )
+        )
+    judged = study.verdicts[study.verdicts["sd"].notna()]
+    if len(judged):
+        columns = [
+            Column("label", "arm"),
+            numbers("n", "pairs", text.count),
+            numbers("sd", "sd of differences (nats)"),
+            numbers("smallest_visible", "smallest effect these pairs see (nats)"),
+            numbers("pairs_needed", "pairs that would see m", text.count),
+            numbers("pairs_needed_regret", "with the regret subtracted", text.count),
+            numbers("regret", "regret of both (nats)", text.small),
+            numbers("p", "p", text.probability),
+            numbers("p_holm", "p (Holm)", text.probability),
+            numbers("tost_p", "p (equivalence)", text.probability),
+        ]
+        caption = "With 80 % power at the family's level. The smallest visible effect is context, no gate."
+        items.append(Table("power", caption, judged, columns))
+    return items
+
+
+def by_themselves(study: Study) -> Table:
+    """The arms by themselves."""
+    frame = summaries.final_losses(study)
+    frame.insert(1, "label", frame["arm"].map(study.label))
+    columns = [
+        Column("label", "arm"),
+        numbers("n", "n", text.count),
+        numbers("planned", "planned", text.count),
+        numbers("mean", "final loss (nats)"),
+        numbers(("low", "high"), "95 % interval", text.span),
+        numbers("sd", "sd over seeds"),
+        numbers("bpb", "bits per byte"),
+        numbers("initial", "at initialisation (nats)"),
+    ]
+    caption = (
+        "Final loss of every arm by itself, mean over its seeds. Compare arms by their paired "
+        "differences above, "
+        "not by these intervals: seeds are shared, and their common part cancels in the pairs."
+    )
+    return Table("final-losses", caption, frame, columns)

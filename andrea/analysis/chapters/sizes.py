@@ -1,0 +1,181 @@
+"""One ablation at several sizes: the effect of every arm over the parameters, its slope, and the
+figure of both.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from andrea.analysis.figures import marks, theme
+from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
+from andrea.analysis.load import Study
+from andrea.analysis.tables import leaderboard as board
+from andrea.text import numbers as text
+from andrea.verdict.scaling import Slope, slope
+
+Group = list[Study]
+"""Studies of one ablation, from the smallest to the largest, no size twice."""
+
+POINTS = {
+    "arm": "str: name of the arm",
+    "label": "str: what it is called",
+    "parameters": "int: of the baseline",
+    "mean": "float, nats: difference to the baseline of that size",
+    "low": "float, nats: lower end of its study's simultaneous interval",
+    "high": "float, nats: upper end",
+    "n": "int: pairs",
+    "verdict": "str: at that size",
+    "study": "str: folder",
+}
+SLOPES = {
+    "ablation": "str: bare name of the studies",
+    "label": "str: the arm",
+    "word": "str: grows, fades, reverses, moves, neither, uncertain or refused",
+    "slope": "float, nats per tenfold number of parameters; NaN where it was refused",
+    "low": "float, nats: lower end of its interval, simultaneous over the ablation's arms",
+    "high": "float, nats: upper end",
+    "level": "float: level of that interval",
+    "p": "float: that the slope is 0",
+    "regret": "float, nats: what the rates may have moved the slope by",
+    "lack_of_fit": "float: p that the effects lie on a line; NaN below three sizes",
+    "sizes": "int: studies",
+    "n": "str: pairs by size",
+    "reason": "str: why the word",
+}
+
+
+def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
+    """The ablations that were judged at several sizes (`board.same_question`), and what was left
+    out because its size is there twice: the latest counts.
+    """
+    by_question: dict[Any, Group] = {}
+    for study in studies:
+        if study.verdict.get("verdicts") and board.regime(study)["parameters"]:
+            by_question.setdefault(board.same_question(study), []).append(study)
+    found, said = [], []
+    for several in by_question.values():
+        latest = {
+            size(study): study
+            for study in sorted(several, key=lambda s: str(s.about.get("created") or ""))
+        }
+        if len(latest) > 1:
+            found.append([latest[parameters] for parameters in sorted(latest)])
+            said += [
+                f"{s.path.name}: {latest[size(s)].path.name} is of the same size and later"
+                for s in several
+                if latest[size(s)] is not s
+            ]
+    return found, said
+
+
+def size(study: Study) -> int:
+    """Parameters of the baseline."""
+    return int(board.regime(study)["parameters"])
+
+
+def points(group: Group) -> pd.DataFrame:
+    """Effects by size, columns as in `POINTS`; only those that the board shows with a mean."""
+    found = []
+    for study in group:
+        rows = board.rows([study])
+        rows = rows[(rows["kind"] == "arm") & rows["mean"].notna()]
+        keys = ["arm", "parameters", "mean", "low", "high", "n", "verdict", "study"]
+        found.append(rows[keys].assign(label=rows["effect"]))
+    return pd.concat(found, ignore_index=True)[list(POINTS)]
+
+
+def slopes(group: Group) -> pd.DataFrame:
+    """How the effect of every arm moves with size, columns as in `SLOPES`."""
+    told, arms = points(group), [arm for arm in group[0].arms if arm != group[0].baseline]
+    alpha = float(group[0].rules.get("alpha", 0.05)) / max(1, len(arms))
+    found = []
+    for arm in arms:
+        there = set(told[told["arm"] == arm]["study"])
+        found.append(
+            _row(group[0], arm, _slope([s for s in group if s.path.name in there], arm, alpha))
+        )
+    return pd.DataFrame(found, columns=list(SLOPES))
+
+
+def _slope(group: Group, arm: str, alpha: float) -> Slope:
+    effects, regrets = [], []
+    for study in group:
+        pairs = study.differences[(study.differences["arm"] == arm) & study.differences["ok"]]
+        effects.append(
+            {
+                int(seed): float(d)
+                for seed, d in zip(pairs["seed"], pairs["difference"], strict=True)
+            }
+        )
+        regret = study.verdicts.set_index("arm")["regret"].get(arm)
+        regrets.append(None if text.absent(regret) else float(str(regret)))
+    if len(group) < 2:
+        return Slope(
+            "refused", f"{'one size has' if group else 'no size has'} a mean that can be compared"
+        )
+    return slope([size(study) for study in group], effects, regrets, alpha)
+
+
+def _row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
+    low, high = found.interval or (None, None)
+    told = {"slope": found.slope, "low": low, "high": high, "level": found.level, "p": found.p}
+    row = {
+        "ablation": study.name,
+        "label": study.called(arm),
+        "word": found.word,
+        **told,
+        "regret": found.regret,
+    }
+    row["lack_of_fit"] = found.lack_of_fit
+    return {**row, "sizes": len(found.n), "n": ", ".join(map(str, found.n)), "reason": found.reason}
+
+
+def figure(group: Group) -> dict[str, Any]:
+    """Effect over parameters (logarithmic): a point with its interval per size, joined where an arm
+    has several.
+    """
+    told, study = points(group), group[0]
+    m = max(s.m or 0.0 for s in group)
+    ends = pd.concat([told["low"], told["high"], told["mean"], pd.Series([0.0, m, -m])]).dropna()
+    domain = marks.near_log(float(told["parameters"].min()), float(told["parameters"].max()))
+    axis = alt.Axis(values=marks.ticks_log(*domain), format="~s", grid=False)
+    x = alt.X(
+        "parameters:Q",
+        title="parameters of the baseline",
+        axis=axis,
+        scale=alt.Scale(type="log", domain=domain, nice=False),
+    )
+    scale = alt.Scale(domain=near(float(ends.min()), float(ends.max())), nice=False)
+    title = f"difference to {study.label(study.baseline or '')} (nats)"
+    y = alt.Y("mean:Q", title=title, scale=scale, axis=alt.Axis(format="+.3~f"))
+    words = {
+        "arm:N": "arm",
+        "parameters:Q|,d": "parameters",
+        "mean:Q|+.4f": "mean",
+        "low:Q|+.4f": "from",
+        "high:Q|+.4f": "to",
+        "n:Q": "pairs",
+        "verdict:N": "verdict",
+    }
+    base = (
+        alt.Chart(data(told)).transform_filter(VISIBLE).encode(x=x, color=marks.color(study.arms))
+    )
+    band = alt.Chart(data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
+    layers = [
+        band.mark_rect(opacity=0.16, color=theme.var("band")).encode(
+            y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
+        ),
+        band.mark_rule(strokeWidth=1.5).encode(y=alt.Y("zero:Q", title=title, scale=scale)),
+        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.dash(study.arms)),
+        base.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round").encode(
+            y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
+        ),
+        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltip(words)),
+    ]
+    return marks.finish(
+        alt.layer(*layers),
+        300,
+        f"Effect of every arm of {study.name} over the number of parameters.",
+    )

@@ -1,0 +1,187 @@
+"""How often an arm does not train, and how much it minds its learning rate."""
+
+from functools import partial
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from andrea.analysis.chapters.common import legend
+from andrea.analysis.figures import marks
+from andrea.analysis.figures.marks import (
+    VISIBLE,
+    color,
+    dash,
+    data,
+    finish,
+    near,
+    near_log,
+    tooltip,
+)
+from andrea.analysis.load import Study
+from andrea.analysis.report import Column, Figure, Item, Table, numbers
+from andrea.text import numbers as text
+from andrea.verdict.records import Replicate
+from andrea.verdict.stability import rates
+
+PHASES = {"tune": "tuning", "replicate": "replicates"}
+"""Phases in which runs are counted."""
+
+
+def table(study: Study) -> pd.DataFrame:
+    """Runs that diverged or stalled, as far as they are done: arm, label, phase, n, diverged,
+    stalled, rate, low, high (Wilson 95 %).
+    """
+    rows = []
+    for arm in study.arms:
+        for phase in PHASES:
+            runs = study.runs[(study.runs["arm"] == arm) & (study.runs["phase"] == phase)]
+            if len(runs):
+                counted = rates([_ended(run) for run in runs.to_dict("records")]).to_dict()
+                rows.append({"arm": arm, "label": study.label(arm), "phase": phase, **counted})
+    frame = pd.DataFrame(
+        rows, columns=["arm", "label", "phase", "n", "diverged", "stalled", "rate", "low", "high"]
+    )
+    for key in ("rate", "low", "high"):
+        frame[key] = pd.to_numeric(frame[key]).astype("float64")
+    return frame
+
+
+def _ended(run: dict[Any, Any]) -> Replicate:
+    loss = None if text.absent(run["loss"]) else float(run["loss"])
+    return Replicate(loss, str(run["outcome"]), bool(run["stalled"]))
+
+
+def chapter(study: Study) -> list[Item]:
+    """Divergence and stall rates per arm and phase."""
+    frame = table(study)
+    if not frame["n"].any():
+        return []
+    columns = [
+        Column("label", "arm"),
+        Column("phase", "phase", lambda phase: PHASES[phase]),
+        numbers("n", "runs that ended", text.count),
+        numbers("diverged", "diverged", text.count),
+        numbers("stalled", "stalled", text.count),
+        numbers("rate", "share", text.percent),
+        numbers(("low", "high"), "95 % interval", partial(text.between, show=text.percent)),
+    ]
+    caption = (
+        "Runs that diverged or stalled, by arm and phase, with Wilson's interval: 0 of n is not "
+        "never. Tuning tries "
+        "every rate on one seed, so that its share tells how wide the usable range is; the "
+        "replicates', on "
+        "every seed at the chosen rate, how often training fails."
+    )
+    return [Table("stability", caption, frame, columns, stacked=True)]
+
+
+# ---- learning-rate sensitivity
+# ---------------------------------------------------------------------------------------
+
+
+def sensitivity(study: Study) -> list[Item]:
+    """Value per arm, and the curve behind it; nothing before the verdict."""
+    told = study.verdict.get("sensitivity") or {}
+    rows = []
+    for arm in study.arms:
+        if arm in told:
+            found = told[arm]
+            span = (
+                [min(found["rates"]), max(found["rates"])]
+                if found.get("rates")
+                else [np.nan, np.nan]
+            )
+            row = {"arm": arm, "label": study.label(arm), "from_rate": span[0], "to_rate": span[1]}
+            row |= {
+                key: np.nan if found.get(key) is None else found[key]
+                for key in ("value", "best", "n")
+            }
+            reason = found.get("reason") or ""
+            if (
+                found.get("value") is not None
+                and not study.trials[study.trials["arm"] == arm]["ok"].any()
+            ):
+                # What is bad at every rate is level, which is no sign of a wide valley.
+                row, reason = row | {"value": np.nan}, "trained at none of these rates"
+            rows.append(row | {"reason": reason})
+    if not rows:
+        return []
+    frame = pd.DataFrame(rows)
+    columns = [
+        Column("label", "arm"),
+        numbers("value", "sensitivity (nats)"),
+        numbers("best", "best on the grid (nats)"),
+        numbers("n", "rates", text.count),
+        numbers(
+            ("from_rate", "to_rate"),
+            "rates from, to",
+            lambda low, high: f"{text.rate(low)}, {text.rate(high)}",
+        ),
+    ]
+    columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
+    caption = (
+        "Learning-rate sensitivity (Wortsman et al. 2023): the mean of min(loss, loss at "
+        "initialisation) over the grid "
+        "that all arms share, less the least of them. 0: every rate is as good as the best. n "
+        "rates of one run each on "
+        "one tuning seed, so it has no interval, and it depends on the grid."
+    )
+    items: list[Item] = [Table("sensitivity", caption, frame, columns)]
+    return items + _figure(study, curve(study))
+
+
+def curve(study: Study) -> pd.DataFrame:
+    """min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
+    told = study.verdict.get("sensitivity") or {}
+    rows = [
+        {"arm": arm, "lr": lr, "loss": loss}
+        for arm in study.arms
+        for lr, loss in zip(
+            (told.get(arm) or {}).get("rates") or [],
+            told.get(arm, {}).get("losses") or [],
+            strict=False,
+        )
+    ]
+    return pd.DataFrame(rows, columns=["arm", "lr", "loss"]).astype(
+        {"lr": "float64", "loss": "float64"}
+    )
+
+
+def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
+    if points["loss"].notna().sum() < 2:
+        return []
+    values = sorted(set(points["lr"].round(12)))
+    scale = alt.Scale(
+        type="log", nice=False, domain=near_log(points["lr"].min(), points["lr"].max())
+    )
+    axis = alt.Axis(
+        values=values, format="~r", labelOverlap="greedy", grid=False, labelSeparation=12
+    )
+    x = alt.X("lr:Q", title="peak learning rate (grid that all arms share)", scale=scale, axis=axis)
+    domain = near(float(points["loss"].min()), float(points["loss"].max()))
+    y = alt.Y(
+        "loss:Q",
+        title="min(loss, loss at init) (nats)",
+        scale=alt.Scale(domain=domain, nice=False, zero=False),
+        axis=alt.Axis(values=marks.ticks(domain[0], domain[1]), format=".3~f"),
+    )
+    words = {"arm:N": "arm", "lr:Q|~r": "learning rate", "loss:Q|.4f": "min(loss, loss at init)"}
+    base = (
+        alt.Chart(data(points)).transform_filter(VISIBLE).encode(x=x, y=y, color=color(study.arms))
+    )
+    line = base.mark_line(strokeWidth=2).encode(strokeDash=dash(study.arms))
+    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltip(words))
+    caption = (
+        "The curve behind the number: what an arm loses, on the whole scale, at rates that are not "
+        "its own. A flat "
+        "curve forgives a wrong rate; one that climbs to the loss at initialisation has a cliff. "
+        "One run per rate."
+    )
+    spec = finish(
+        alt.layer(line, dots),
+        280,
+        "Loss, at most that at initialisation, over the common learning rates.",
+    )
+    return [Figure("sensitivity-curve", caption, spec, legend(study, points["arm"]))]

@@ -1,0 +1,236 @@
+"""Small tables behind a report: arms by themselves, costs, what differs, what is missing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from andrea.analysis.load import Study
+from andrea.analysis.tables.frames import RUNS, UNFINISHED
+from andrea.config import dotted
+
+
+def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:
+    """Student's t interval of the mean; NaN below two values."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2:
+        return float("nan"), float("nan")
+    half = float(stdtrit(n - 1, 0.5 + level / 2)) * float(values.std(ddof=1)) / float(np.sqrt(n))
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def sd_interval(sd: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Chi-squared interval of a standard deviation over n values; NaN below two."""
+    from scipy.special import chdtri
+
+    if n < 2:
+        return float("nan"), float("nan")
+    tail = (1 - level) / 2
+    return sd * float(np.sqrt((n - 1) / chdtri(n - 1, tail))), sd * float(
+        np.sqrt((n - 1) / chdtri(n - 1, 1 - tail))
+    )
+
+
+def final_losses(study: Study) -> pd.DataFrame:
+    """One row per arm over its replicates: arm, n (good runs), planned, mean, low, high (95 %
+    interval of the mean), sd, sd_low, sd_high (its 95 % interval), bpb, initial.
+
+    An arm of which a replicate diverged, stalled or is not there yet has no mean: it would be over
+    the survivors.
+    """
+    rows = []
+    for arm in study.arms:
+        runs = study.replicates()[study.replicates()["arm"] == arm]
+        good = runs[runs["ok"]]
+        row: dict[str, Any] = {"arm": arm, "n": len(good), "planned": len(runs)}
+        keys = ("mean", "low", "high", "sd", "sd_low", "sd_high", "bpb", "initial")
+        row |= dict.fromkeys(keys, np.nan)
+        if len(good) and len(good) == len(runs):
+            low, high = mean_interval(good["loss"])
+            sd = float(good["loss"].std(ddof=1)) if len(good) > 1 else np.nan
+            row |= {
+                "mean": good["loss"].mean(),
+                "low": low,
+                "high": high,
+                "sd": sd,
+                "bpb": good["bpb"].mean(),
+            }
+            row["sd_low"], row["sd_high"] = sd_interval(sd, len(good))
+            row["initial"] = good["initial_loss"].mean()
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["arm", "n", "planned", *keys] if rows else None)
+
+
+def costs(study: Study) -> pd.DataFrame:
+    """One row per arm: arm, parameters, flops_per_token, and over its finished replicates n, flops
+    (whole training), seconds and tokens_per_s (mean and sd), peak_memory_bytes (largest).
+    """
+    rows = []
+    for arm in study.arms:
+        resolved = (study.resolved.get("arms") or {}).get(arm) or {}
+        runs = study.replicates()
+        runs = runs[(runs["arm"] == arm) & (runs["outcome"] == "completed")]
+        rows.append(
+            {
+                "arm": arm,
+                "parameters": sum((resolved.get("parameters") or {}).values()) or None,
+                "flops_per_token": resolved.get("flops_per_token"),
+                "n": len(runs),
+                "flops": runs["flops"].mean(),
+                "seconds": runs["seconds"].mean(),
+                "seconds_sd": runs["seconds"].std(ddof=1),
+                "tokens_per_s": runs["tokens_per_s"].mean(),
+                "tokens_per_s_sd": runs["tokens_per_s"].std(ddof=1),
+                "peak_memory_bytes": runs["peak_memory_bytes"].max(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def parameters(study: Study) -> pd.DataFrame:
+    """Parameters by group, one row per arm, with `total` and `against` (total over the baseline's,
+    less 1).
+    """
+    arms = study.resolved.get("arms") or {}
+    rows = [{"arm": arm, **(arms.get(arm, {}).get("parameters") or {})} for arm in study.arms]
+    table = pd.DataFrame(rows)
+    groups = [key for key in table.columns if key != "arm"]
+    table[groups] = table[groups].fillna(0).astype("int64")
+    table["total"] = table[groups].sum(axis=1)
+    base = float(table["total"].iloc[0]) if len(table) else 0.0
+    table["against"] = table["total"] / base - 1 if base else np.nan
+    return table
+
+
+def planned_tokens(config: Mapping[str, Any]) -> int | None:
+    """Tokens that a run of this configuration trains, in whole batches; None where it does not say."""
+    train, model = config.get("train") or {}, config.get("model") or {}
+    if not train.get("tokens"):
+        return None
+    batch = (train.get("batch_size") or 1) * (model.get("context") or 1)
+    return int(train["tokens"] // batch * batch)
+
+
+def sizes(study: Study) -> pd.DataFrame:
+    """One row per arm: arm, parameters, flops_per_token, setting (what was solved for, or empty),
+    was and became of it, params_against and flops_against (over the baseline's, less 1).
+    """
+    arms, rows = study.resolved.get("arms") or {}, []
+    for arm in study.arms:
+        resolved = arms.get(arm) or {}
+        solved, counted = (
+            resolved.get("solved") or {},
+            sum((resolved.get("parameters") or {}).values()),
+        )
+        cost = {
+            "parameters": counted or np.nan,
+            "flops_per_token": resolved.get("flops_per_token", np.nan),
+        }
+        told = {
+            "setting": solved.get("setting", ""),
+            "was": solved.get("was"),
+            "became": solved.get("became"),
+        }
+        rows.append({"arm": arm, **cost, **told})
+    table = pd.DataFrame(
+        rows, columns=["arm", "parameters", "flops_per_token", "setting", "was", "became"]
+    )
+    base = table[table["arm"] == study.baseline]
+    for name, quantity in (("params_against", "parameters"), ("flops_against", "flops_per_token")):
+        table[name] = table[quantity] / float(base[quantity].iloc[0]) - 1 if len(base) else np.nan
+    return table
+
+
+def settings_that_differ(study: Study) -> pd.DataFrame:
+    """Resolved settings that are not the same in every arm (setting, one column per arm), the
+    learning rate apart.
+    """
+    arms = study.resolved.get("arms") or {}
+    by_arm = {arm: dotted((arms.get(arm) or {}).get("config") or {}) for arm in study.arms}
+    paths = dict.fromkeys(path for settings in by_arm.values() for path in settings)
+    rows = []
+    for path in paths:
+        values = [by_arm[arm].get(path) for arm in study.arms]
+        if path not in ("train.lr", "seed") and any(value != values[0] for value in values):
+            rows.append(
+                {
+                    "setting": path,
+                    **{arm: str(v) for arm, v in zip(study.arms, values, strict=True)},
+                }
+            )
+    return pd.DataFrame(rows, columns=["setting", *study.arms])
+
+
+def progress(study: Study) -> pd.DataFrame:
+    """Runs by arm and phase: arm, phase, planned, done, running, failed, missing."""
+    rows = []
+    for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
+        counts = runs["outcome"].value_counts()
+        row = {
+            "arm": arm,
+            "phase": phase,
+            "planned": len(runs),
+            "done": int((~runs["outcome"].isin(UNFINISHED)).sum()),
+        }
+        rows.append(row | {outcome: int(counts.get(outcome, 0)) for outcome in UNFINISHED})
+    return pd.DataFrame(rows, columns=["arm", "phase", "planned", "done", *UNFINISHED])
+
+
+def lost(study: Study) -> pd.DataFrame:
+    """Runs that diverged or stalled, by arm and phase: arm, phase, runs, diverged, stalled, rates
+    (list of floats).
+    """
+    rows = []
+    for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
+        diverged, stalled = runs["outcome"] == "diverged", runs["stalled"]
+        if diverged.any() or stalled.any():
+            row = {"arm": arm, "phase": phase, "runs": len(runs), "diverged": int(diverged.sum())}
+            rates = sorted(set(runs[diverged | stalled]["lr"].dropna()))
+            rows.append(row | {"stalled": int(stalled.sum()), "rates": rates})
+    return pd.DataFrame(rows, columns=["arm", "phase", "runs", "diverged", "stalled", "rates"])
+
+
+def still_falling(study: Study, run_ids: pd.Series) -> int:
+    """How many of these runs fell in evaluated loss by more than m in the last third of their
+    tokens.
+    """
+    evaluated = study.part("curves", ["run_id", "tokens", "loss"], kind="eval", run_id=run_ids)
+    late = evaluated[
+        evaluated["tokens"] >= evaluated.groupby("run_id")["tokens"].transform("max") * 2 / 3
+    ]
+    by_run = late.sort_values("tokens").groupby("run_id")["loss"]
+    return int((by_run.first() - by_run.last() > (study.m or 0.0)).sum())
+
+
+def trial_values(study: Study) -> pd.DataFrame:
+    """One row per trial of a sweep, in order: trial, generation, loss (mean score over its runs;
+    NaN until all are there), n (finished runs), runs, ok (every run completed and learned), outcome
+    (the worst), run_id (the first), and its parameters by dotted name.
+    """
+    names = parameter_names(study)
+    rows = []
+    for trial, runs in study.trials.groupby("trial", sort=True):
+        done = ~runs["outcome"].isin(UNFINISHED)
+        bad = runs[~runs["ok"]]
+        shown = (bad if len(bad) else runs).iloc[0]
+        row = {
+            "trial": trial,
+            "generation": shown["generation"],
+            "n": int(done.sum()),
+            "runs": len(runs),
+        }
+        row["loss"] = runs["score"].mean() if done.all() else np.nan
+        row["ok"] = bool(runs["ok"].all())
+        row["outcome"] = "stalled" if shown["stalled"] else shown["outcome"]
+        row["run_id"] = runs["run_id"].iloc[0]
+        rows.append(row | {name: runs[name].iloc[0] for name in names})
+    columns = ["trial", "generation", "n", "runs", "loss", "ok", "outcome", "run_id", *names]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def parameter_names(study: Study) -> list[str]:
+    """Dotted names of what a sweep searches."""
+    return [str(name) for name in study.trials.columns if name not in RUNS and name != "score"]

@@ -1,0 +1,194 @@
+"""`andrea kernels`: are the CUDA kernels right here, how fast, and what did the compiler make of
+them?
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from andrea.cli.options import Debug, Json, examples
+
+if TYPE_CHECKING:
+    import torch
+
+app = typer.Typer(
+    help="The hand-written CUDA kernels: check, time and show them.", rich_markup_mode=None
+)
+
+CHECK = examples("andrea kernels check", "andrea kernels check --device cuda:1 --json")
+BENCH = examples("andrea kernels bench", "andrea kernels bench --rows 32768 --width 1600 --json")
+SHOW = examples(
+    "andrea kernels show", "andrea kernels show --arch sm_100 --json     (needs no GPU)"
+)
+
+Device = Annotated[
+    str, typer.Option("--device", metavar="D", help="cuda, or one of several: cuda:1.")
+]
+
+
+@app.command("check", epilog=CHECK)
+def check(
+    device: Device = "cuda",
+    quick: Annotated[bool, typer.Option("--quick", help="Two sizes instead of seven.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare every op with float64 on a device, forward and backward, in every type and layout."""
+    from andrea.cli.show.output import print_json, table
+
+    where = kernels_on(device)
+    from andrea.kernels.check import ALLOWED, summary
+    from andrea.kernels.check import check as compared
+
+    rows = summary(list(compared(where, quick)))
+    failed = [row for row in rows if row["failed"]]
+    if as_json:
+        print_json([row | {"error": finite(row["error"])} for row in rows])
+    else:
+        lines = [
+            [
+                "ok" if not row["failed"] else "WRONG",
+                row["op"],
+                row["dtype"],
+                f"{row['checks'] - row['failed']} of {row['checks']}",
+                f"{row['error']:.2f}",
+                f"{row['layout']} {row['shape'][0]} × {row['shape'][1]}",
+            ]
+            for row in rows
+        ]
+        typer.echo(table(lines, ("", "op", "type", "right", "worst", "where it was"), right=(4,)))
+        checks = sum(row["checks"] for row in rows)
+        typer.echo(
+            f"\n{checks:,} comparisons; worst: in roundings of the type, {ALLOWED} are allowed"
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("bench", epilog=BENCH)
+def bench(
+    device: Device = "cuda",
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, metavar="N", help="Tokens of a micro-batch.")
+    ] = 16384,
+    width: Annotated[
+        int, typer.Option("--width", min=1, metavar="N", help="d_model; MLPs are 4 times that.")
+    ] = 768,
+    vocabulary: Annotated[
+        int, typer.Option("--vocabulary", min=1, metavar="N", help="Classes of the loss.")
+    ] = 50257,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Time every op against plain torch, torch.compile and, where it is installed, Liger.
+
+    GB/s are the bytes that must move at least, over the time; the share is of what a copy reaches
+    on this device.
+    """
+    from andrea.cli.show.output import print_json, table
+
+    where = kernels_on(device)
+    from andrea.kernels.bench import bench as timed
+
+    results = list(timed(where, rows, width, vocabulary))
+    if as_json:
+        print_json([result.to_dict() | {"copy_gbps": result.copy_gbps} for result in results])
+        return
+    lines = [
+        [
+            result.op,
+            result.dtype,
+            way,
+            f"{result.ms[way]:.3f}",
+            f"{result.gbps(way):,.0f}",
+            f"{result.share(way):.0%}",
+            f"× {result.ms['eager'] / result.ms[way]:.2f}",
+        ]
+        for result in results
+        for way in result.ms
+    ]
+    typer.echo(
+        table(
+            lines,
+            ("op", "type", "by", "ms", "GB/s", "of a copy", "against eager"),
+            right=(3, 4, 5, 6),
+        )
+    )
+    typer.echo(f"\na copy moves {results[0].copy_gbps:,.0f} GB/s here")
+
+
+@app.command("show", epilog=SHOW)
+def show(
+    archs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            metavar="SM",
+            help="Architecture; may be repeated. By default this device's, or sm_90.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Registers, shared memory, spills and size of the code of every kernel; needs no GPU."""
+    from dataclasses import asdict
+
+    from andrea.cli.show.output import print_json, size, table
+    from andrea.kernels.show import Kernel, compiled
+
+    found = [kernel for arch in archs or [this_arch()] for kernel in compiled(arch)]
+    if as_json:
+        print_json([asdict(kernel) | {"within_budget": kernel.within_budget} for kernel in found])
+        return
+
+    def line(kernel: Kernel) -> list[object]:
+        registers = f"{kernel.registers} of {kernel.budget}"
+        numbers = [registers, size(kernel.shared), str(kernel.spills), size(kernel.sass)]
+        return ["ok" if kernel.within_budget else "OVER", kernel.name, kernel.arch, *numbers]
+
+    header = ("", "kernel", "arch", "registers", "shared", "spills", "code")
+    typer.echo(table([line(kernel) for kernel in found], header, right=(3, 4, 5, 6)))
+
+
+def kernels_on(name: str) -> "torch.device":
+    """A device that kernels run on.
+
+    Raises:
+        UserError: there is none of this name, or what kernels need is missing.
+    """
+    import torch
+
+    from andrea.errors import UserError
+    from andrea.kernels import backend
+
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"--device {name!r}: write cuda or cuda:1") from error
+    lacking = backend.missing(device)
+    if (
+        lacking is None
+        and device.type == "cuda"
+        and (device.index or 0) >= torch.cuda.device_count()
+    ):
+        lacking = f"this machine has {torch.cuda.device_count()} CUDA devices"
+    if lacking is not None:
+        raise UserError(f"--device {name}: {lacking}")
+    return device
+
+
+def this_arch() -> str:
+    """Of the first device, or that of an H100 and H200."""
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return "sm_{}{}".format(*torch.cuda.get_device_capability())
+    return "sm_90"
+
+
+def finite(number: float) -> float | None:
+    """JSON has no NaN."""
+    return number if number - number == 0 else None

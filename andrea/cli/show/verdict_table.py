@@ -1,0 +1,48 @@
+"""The verdicts and effects of a study as text for the terminal."""
+
+from andrea.records.verdict_rows import effect_rows, verdict_rows
+from andrea.store.studies import StudyFolder
+from andrea.text.numbers import count, interval, judged, note, rate, signed
+
+
+def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
+    """The verdicts of a study for the terminal, baseline first.
+
+    Returns:
+        One mapping per arm, all of text: arm, verdict, difference (nats), interval (simultaneous,
+            nats),
+        n (pairs), lr (chosen rate), note. `pending` where an arm is not judged yet.
+    """
+    return [
+        {
+            "arm": row["arm"],
+            "verdict": judged(row["verdict"], row["cause"]),
+            "difference": signed(row["mean"]),
+            "interval": interval(row["low"], row["high"]),
+            "n": count(row["n"]),
+            "lr": rate(row["lr"]),
+            "note": note(row),
+        }
+        for row in verdict_rows(folder)
+    ]
+
+
+def effect_table(folder: StudyFolder) -> list[dict[str, str]]:
+    """The effects of a factorial design for the terminal; none of another study.
+
+    Returns:
+        One mapping per effect, all of text: effect, verdict, difference (nats), interval
+            (simultaneous within its
+        kind), n (seeds), note.
+    """
+    return [
+        {
+            "effect": row["name"],
+            "verdict": judged(row["verdict"], row["cause"]),
+            "difference": signed(row["mean"]),
+            "interval": interval(row["low"], row["high"]),
+            "n": count(row["n"]),
+            "note": row["reason"],
+        }
+        for row in effect_rows(folder)
+    ]

@@ -1,0 +1,227 @@
+"""Optuna: proposals of a sweep as a pure function of its history, and the journal as a projection
+of the store.
+
+Nothing is ever decided from the journal. It is there for people and for optuna-dashboard; where it
+is missing, torn or contradicts runs.jsonl it is written again.
+"""
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from andrea.errors import disk_full
+from andrea.records.events import Observer
+from andrea.store.digest import digest
+from andrea.store.files import cut_torn_line
+from andrea.store.studies import StudyFolder
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+    from andrea.study.question.sweep import Sweep
+
+JOURNAL = "optuna.journal"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One suggestion: its number within its Optuna study, parameters, and value once its generation
+    is told.
+    """
+
+    study: str
+    number: int
+    run_id: str
+    params: Mapping[str, Any]
+    value: float | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """User attributes from the start: why, generation, duplicate_of."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """User attributes with the value: outcome, stalled, and that the value is the loss at
+    initialisation.
+    """
+
+
+class _Contradiction(Exception):
+    """The journal says something else than the store."""
+
+
+class Journal:
+    """The file optuna.journal of a study; one Optuna study in it per arm, or one for a sweep."""
+
+    def __init__(self, folder: StudyFolder, observer: Observer) -> None:
+        self._path, self._observer = folder.path / JOURNAL, observer
+        self._given_up = False
+
+    def project(
+        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[Trial]
+    ) -> None:
+        """Bring the journal to these trials: enqueue and ask what is missing, tell what has a
+        value, in trial order.
+
+        Args:
+            spaces: distributions by name of the Optuna study.
+            trials: all trials so far, each study's in order.
+
+        Raises:
+            OSError: the disk is full. Any other trouble costs a warning.
+        """
+        for last in (False, True) if not self._given_up else ():
+            try:
+                self._project(spaces, trials)
+                return
+            except Exception as error:
+                if disk_full(error):
+                    raise
+                if last:
+                    self._given_up = True
+                    self._observer.say(
+                        f"warning: {self._path} could not be written ({error}); the study goes on"
+                    )
+                elif self._path.exists():
+                    self._observer.say(
+                        f"{self._path.name} does not match the runs ({error}): written again"
+                    )
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+
+    def _project(
+        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[Trial]
+    ) -> None:
+        optuna = _optuna()
+        storage = self._open()
+        for name, space in spaces.items():
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction="minimize",
+                load_if_exists=True,
+                sampler=optuna.samplers.RandomSampler(seed=0),
+            )
+            known = study.get_trials(deepcopy=False)
+            mine = [trial for trial in trials if trial.study == name]
+            if len(known) > len(mine):
+                raise _Contradiction(f"{name} has {len(known)} trials, not {len(mine)}")
+            for trial in mine:
+                there = known[trial.number] if trial.number < len(known) else None
+                _bring(study, space, trial, there)
+
+    def _open(self) -> Any:
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+        # We hold the study: a lock file here was left by a controller that was killed, and Optuna
+        # would wait 30 s.
+        self._path.with_name(self._path.name + ".lock").unlink(missing_ok=True)
+        if self._path.exists():
+            cut_torn_line(self._path)
+        backend = JournalFileBackend(str(self._path), lock_obj=JournalFileOpenLock(str(self._path)))
+        return _optuna().storages.JournalStorage(backend)
+
+
+def _bring(
+    study: "optuna.Study",
+    space: Mapping[str, "BaseDistribution"],
+    trial: Trial,
+    there: "optuna.trial.FrozenTrial | None",
+) -> None:
+    """Make one trial of the journal what it should be."""
+    optuna = _optuna()
+    states = optuna.trial.TrialState
+    if there is None:
+        study.enqueue_trial(dict(trial.params), user_attrs={"run_id": trial.run_id, **trial.asked})
+    elif there.user_attrs.get("run_id") != trial.run_id:
+        raise _Contradiction(f"trial {trial.number} of {study.study_name} is another run")
+    if there is None or there.state == states.WAITING:
+        # Asking takes the oldest waiting trial; there is never more than this one.
+        number = study.ask(dict(space)).number
+        if number != trial.number:
+            raise _Contradiction(
+                f"trial {trial.number} of {study.study_name} became trial {number}"
+            )
+        there = study.get_trials(deepcopy=False)[number]
+    if dict(there.params) != dict(trial.params):
+        raise _Contradiction(f"trial {trial.number} of {study.study_name} has other parameters")
+    if trial.value is None:
+        return
+    if there.state == states.RUNNING:
+        live = optuna.trial.Trial(study, there._trial_id)
+        for key, value in trial.told.items():
+            live.set_user_attr(key, value)
+        study.tell(trial.number, trial.value)
+    elif there.state != states.COMPLETE or there.value != trial.value:
+        raise _Contradiction(f"trial {trial.number} of {study.study_name} has another result")
+
+
+def propose(
+    space: Mapping[str, "BaseDistribution"],
+    tpe: Mapping[str, Any] | None,
+    seed: int,
+    history: Sequence[Trial],
+) -> dict[str, Any]:
+    """The parameters of the next trial: a pure function of its arguments.
+
+    A fresh sampler, seeded by (seed, trial number), sees the history in an in-memory study: told
+    trials as complete, the others as running (constant liar). A free-running sampler would propose
+    other values after a restart or with another number of slots.
+
+    Args:
+        tpe: the arguments of `optuna.samplers.TPESampler`; None draws at random.
+    """
+    optuna = _optuna()
+    states = optuna.trial.TrialState
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+        sampler = _sampler_class(tpe)(**(tpe or {}), seed=seed_of(seed, len(history)))
+        study = optuna.create_study(direction="minimize", sampler=sampler)
+        for trial in history:
+            state = states.RUNNING if trial.value is None else states.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=state,
+                    value=trial.value,
+                    params=dict(trial.params),
+                    distributions=dict(space),
+                )
+            )
+        return dict(study.ask(dict(space)).params)
+
+
+def sampling(sweep: "Sweep") -> dict[str, Any] | None:
+    """The sampler for the record: class, Optuna's version and every argument of the constructor;
+    None for a grid.
+
+    An argument that is None is resolved by Optuna (`gamma`, say, to a function), so the version
+    belongs to it.
+    """
+    if sweep.sampler == "grid":
+        return None
+    kind, asked = _sampler_class(sweep.tpe_arguments), sweep.tpe_arguments or {}
+    parameters = inspect.signature(kind).parameters
+    arguments = {name: asked.get(name, parameter.default) for name, parameter in parameters.items()}
+    return {
+        "class": f"optuna.samplers.{kind.__name__}",
+        "optuna": _optuna().__version__,
+        "arguments": arguments | {"seed": f"from sampler seed {sweep.seed} and the trial's number"},
+        "None": "Optuna's own default of that version",
+    }
+
+
+def _sampler_class(tpe: Mapping[str, Any] | None) -> Any:
+    samplers = _optuna().samplers
+    return samplers.RandomSampler if tpe is None else samplers.TPESampler
+
+
+def seed_of(seed: int, number: int) -> int:
+    """A 32-bit seed of trial `number`; neighbours have nothing in common."""
+    return int(digest([seed, number])[:8], 16)
+
+
+def _optuna() -> Any:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
