@@ -194,7 +194,7 @@ def test_nothing_that_is_committed_names_the_workplace_it_was_written_in() -> No
     """
     words = ("/work" + "/", ".." + "/shared")
     folders = ("andrea", "tests", "docs", "ablations", "sweeps", "reports", "benchmarks", ".ci")
-    files = [path for path in ROOT.iterdir() if path.is_file()]
+    files = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     files += [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     found = []
     for path in files:
