@@ -290,7 +290,7 @@ def test_budgets_are_named_and_a_word_that_is_none_is_refused(tmp_path):
     folder, store = study(tmp_path)
     go(folder, store, equal=("flops",))
     go(folder, store, equal=("time",))
-    assert folder.load_extras().equal == ("flops", "time")
+    assert folder.load_extras().equal == ["flops", "time"]
 
 
 def test_what_describes_the_arms_stands_beside_the_verdicts(tmp_path):
