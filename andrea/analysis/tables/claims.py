@@ -25,13 +25,8 @@ import yaml
 from andrea import catalogue
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
-<<<<<<< HEAD
 from andrea.analysis.tables.frames import with_number_types
-from andrea.records.verdict_rows import level_label
-=======
-from andrea.analysis.tables.frames import typed
 from andrea.store.verdict_rows import level_label
->>>>>>> main
 from andrea.text import numbers as text
 
 SUPPORTED, CONTRADICTED, NOT_SHOWN, NOT_TESTED = (
