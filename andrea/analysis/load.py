@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,25 +19,44 @@ from andrea.analysis.tables.judged import EFFECTS as EFFECTS
 from andrea.analysis.tables.judged import VERDICTS as VERDICTS
 from andrea.analysis.tables.run_view import RunView as RunView
 from andrea.analysis.tables.run_view import load_run as load_run
-from andrea.analysis.tables.run_view import opened
+from andrea.analysis.tables.run_view import open_store
 from andrea.errors import StudyError, warn
-from andrea.store.files import read_json, read_mapping
+from andrea.records.base import ByName, Record, Settings
+from andrea.records.extras import Extras
+from andrea.records.run import RunSpec
+from andrea.records.study import (
+    AskedStudy,
+    BestTrial,
+    Choice,
+    ResolvedArm,
+    ResolvedStudy,
+    StudyInfo,
+    StudySpeed,
+)
+from andrea.records.verdict import StudyVerdict
+from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
 from andrea.store.usual import DEFAULT_RUNS
-from andrea.store.verdict_rows import (
-    Row,
-    arm_names,
-    baseline_name,
-    effect_rows,
-    level_label,
-    verdict_rows,
-)
+from andrea.store.verdict_rows import Row, effect_rows, verdict_rows
 from andrea.text.names import line
 from andrea.text.numbers import bare, listing
+from andrea.verdict.protocol import Protocol
+
+_NO_RULES = Protocol.model_construct()
+"""The rules of a sweep: every default, and no smallest effect of interest."""
 
 
-@dataclass(frozen=True)
+class Corpus(Record):
+    """meta.json of prepared data, as far as reports tell of it."""
+
+    documents: int | None = None
+    bytes: int | None = None
+    tokens: ByName[int] = {}
+    """By part: train, tune, verdict."""
+
+
+@dataclass(frozen=True, repr=False)
 class Study:
     """One study: what was asked, what came out, and tables of every number.
 
@@ -48,32 +68,30 @@ class Study:
 
     path: Path
     """The study's folder."""
-    about: dict[str, Any]
+    about: StudyInfo
     """study.json: kind, name, digest, created."""
-    protocol: dict[str, Any]
+    protocol: AskedStudy
     """protocol.yaml: question, hypothesis, arms, sections, `protocol`: what was asked, as asked."""
-    resolved: dict[str, Any]
+    asked_yaml: Settings
+    """The same file as plain values, to be copied."""
+    resolved: ResolvedStudy
     """resolved.json: arms in full, data fingerprint, platform; empty before the freeze ended."""
-    choices: dict[str, Any]
+    choices: dict[str, Choice]
     """choices.json: the learning rate of every arm and how it was found; empty before tuning ended.
     """
-    verdict: dict[str, Any]
+    verdict: StudyVerdict
     """verdict.json; empty before the study was judged."""
-    best: dict[str, Any]
+    best: BestTrial
     """best.json of a sweep; empty before it ended."""
-    corpus: dict[str, Any]
-    """meta.json of the prepared data: source, documents, bytes, tokens per part; empty where it is
-    not there.
-    """
+    corpus: Corpus
+    """meta.json of the prepared data; empty where it is not there."""
     live: bool
-    """Whether a controller is at it now."""
-    speed: dict[str, Any]
+    """A controller is at it now."""
+    speed: StudySpeed
     """speed.json: the arms' measured speeds; empty where none were measured."""
-    asked: dict[str, Any]
-    """asked.json: which controls, confirmation and equal budgets were asked for; empty where none
-    were.
-    """
-    planned: list[dict[str, Any]]
+    asked: Extras
+    """asked.json: which controls, confirmation and equal budgets were asked for."""
+    planned: list[RunSpec]
     """The lines of runs.jsonl: every run in the order of the plan."""
     logs: RunLogs
     """What the runs logged, through the cache."""
@@ -82,9 +100,25 @@ class Study:
     effects: pd.DataFrame
     """Of a factorial design, else empty."""
 
+    def __repr__(self) -> str:
+        words = Counter(row["verdict"] for row in self.judged if row["verdict"] != "baseline")
+        counts = [f"{count} {word}" for word, count in words.items()]
+        states = self.runs["outcome"].value_counts().to_dict()
+        outcomes = [f"{count} {outcome}" for outcome, count in states.items()]
+        tables = ", ".join(self.frames())
+        return "\n".join(
+            [
+                f"<Study {self.name}: {self.kind}, {'complete' if self.complete else 'unfinished'}>",
+                f"arms: {', '.join(self.arms)}",
+                f"runs: {', '.join(outcomes) or 'none planned'}",
+                f"verdicts: {', '.join(counts) or 'none'}",
+                f"tables: {tables}; folder: {self.path}",
+            ]
+        )
+
     @cached_property
-    def _rows(self) -> list[dict[str, Any]]:
-        return frames.run_rows(self.logs, self.planned)
+    def _rows(self) -> list[frames.RunRow]:
+        return frames.run_rows(self.logs, map(frames.PlannedRun.of, self.planned))
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -107,7 +141,8 @@ class Study:
         return self.part("documents")
 
     def part(self, table: str, columns: Sequence[str] | None = None, **where: Any) -> pd.DataFrame:
-        """Some rows and columns of `curves`, `layers` or `documents`, without the rest in memory.
+        """Return some rows and columns of `curves`, `layers` or `documents`, without the rest in
+        memory.
 
             study.part("curves", ["arm", "seed", "tokens", "loss"], phase="replicate", kind="eval")
 
@@ -127,27 +162,32 @@ class Study:
         """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation
         where not ok.
         """
-        return judged.trials(self.runs)
+        return judged.tuning_trials(self.runs)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """One row per arm, baseline first (`VERDICTS`)."""
-        return judged.verdicts(self.judged, self.runs, self.label)
+        return judged.verdict_table(self.judged, self.runs, self.label)
 
     @cached_property
     def differences(self) -> pd.DataFrame:
         """One row per arm and replicate seed (`DIFFERENCES`)."""
-        return judged.differences(self.runs, arm_names(self.protocol, self.resolved), self.baseline)
+        return judged.paired_differences(self.runs, self._declared_arms, self.baseline)
 
     @cached_property
-    def environments(self) -> list[tuple[dict[str, Any], int]]:
+    def environments(self) -> list[tuple[Settings, int]]:
         """Every distinct env.json with the number of runs that have it."""
-        found: dict[str, tuple[dict[str, Any], int]] = {}
-        for _, env in self.logs.outcomes.values():
-            if env is not None:
-                key = json.dumps(env, sort_keys=True)
-                found[key] = (env, found.get(key, (env, 0))[1] + 1)
-        return list(found.values())
+        texts = Counter(
+            json.dumps(outcome.env, sort_keys=True)
+            for outcome in self.logs.outcomes.values()
+            if outcome.env is not None
+        )
+        by_text = {
+            json.dumps(outcome.env, sort_keys=True): outcome.env
+            for outcome in self.logs.outcomes.values()
+            if outcome.env is not None
+        }
+        return [(by_text[text], count) for text, count in texts.items()]
 
     @property
     def store(self) -> RunStore:
@@ -157,110 +197,115 @@ class Study:
     @property
     def name(self) -> str:
         """The study's bare name."""
-        return str(self.about.get("name") or self.path.name)
+        return self.about.name or self.path.name
 
     @property
     def kind(self) -> str:
         """`ablation` or `sweep`."""
-        return str(self.about.get("kind") or "ablation")
+        return self.about.kind or "ablation"
+
+    @property
+    def _declared_arms(self) -> list[str]:
+        return self.protocol.arm_names or self.resolved.arm_names
 
     @cached_property
     def arms(self) -> list[str]:
         """The arms in declared order, the baseline first: the order of colours and rows everywhere."""
-        named = arm_names(self.protocol, self.resolved)
-        return named or [str(arm) for arm in self.runs["arm"].drop_duplicates()]
+        return self._declared_arms or [str(arm) for arm in self.runs["arm"].drop_duplicates()]
 
     @property
     def baseline(self) -> str | None:
         """The arm that the others are compared with."""
-        return baseline_name(self.protocol, self.resolved)
+        return self.protocol.baseline or self.resolved.baseline
 
     @property
-    def rules(self) -> dict[str, Any]:
-        """The `protocol` section: m, seeds, trials, alpha, …"""
-        rules = self.protocol.get("protocol")
-        return rules if isinstance(rules, dict) else {}
+    def rules(self) -> Protocol:
+        """The `protocol` section: seeds, trials, alpha, …; all at their defaults in a sweep."""
+        return self.protocol.protocol or _NO_RULES
 
     @property
     def m(self) -> float | None:
-        """Smallest effect of interest, nats."""
-        return float(self.rules["m"]) if self.rules.get("m") is not None else None
+        """Smallest effect of interest, nats; None in a sweep."""
+        return self.protocol.protocol.m if self.protocol.protocol else None
+
+    @property
+    def is_decided(self) -> bool:
+        """There is a verdict, or the best trial of a sweep."""
+        decision = self.best if self.kind == "sweep" else self.verdict
+        return bool(decision.model_fields_set)
 
     @property
     def complete(self) -> bool:
-        """Whether every planned run has a result and the study was judged (or its best config
-        chosen).
-        """
-        ended = (
-            bool(self.best)
-            if self.kind == "sweep"
-            else bool(self.verdict.get("complete", bool(self.verdict)))
-        )
+        """Every planned run has a result and the study was judged (or its best config chosen)."""
+        ended = self.is_decided
+        if self.kind != "sweep" and "complete" in self.verdict.model_fields_set:
+            ended = self.verdict.complete
         return ended and not self.runs["outcome"].isin(frames.UNFINISHED).any()
 
+    def resolved_arm(self, arm: str | None) -> ResolvedArm:
+        """Return an arm of resolved.json; an empty one before the freeze ended."""
+        return self.resolved.arms.get(arm or "", ResolvedArm())
+
+    def choice(self, arm: str | None) -> Choice:
+        """Return how an arm came to its learning rate; an empty choice before tuning ended."""
+        return self.choices.get(arm or "", Choice())
+
     def label(self, arm: str) -> str:
-        """What the arm is called: its label, else its name."""
-        return arm_label(self.protocol, self.resolved, arm)
+        """Return what the arm is called: its label, else its name."""
+        for arms in (self.protocol.arms, self.resolved.arms):
+            if arm in arms and arms[arm].label:
+                return line(arms[arm].label) or arm
+        return arm
 
     def called(self, *arms: str) -> str:
-        """Arms in a sentence: a label that is a bare number has the factor before it, as in
+        """Return arms in a sentence: a label that is a bare number has the factor before it, as in
         `mlp_ratio 1 and 8/3`; the levels of a cell are joined by a plus sign.
         """
-        labels = [
-            self.label(arm).replace(", ", " + ") if self.factors else self.label(arm)
-            for arm in arms
-        ]
+        labels = [self.label(arm) for arm in arms]
+        if self.factors:
+            labels = [label.replace(", ", " + ") for label in labels]
         if labels and all(map(bare, labels)):
             return f"{self.factor} {listing(labels)}"
         return listing([f"{self.factor} {label}" if bare(label) else label for label in labels])
 
     @property
+    def baseline_label(self) -> str:
+        """The baseline in a sentence."""
+        return self.called(self.baseline or "")
+
+    @property
     def factor(self) -> str:
         """What the arms differ in, short."""
-        named = line(self.protocol.get("factor") or "arm").split(" × ")
-        return " × ".join(name.rpartition(".")[2] for name in named)
+        names = line(self.protocol.factor or "arm").split(" × ")
+        return " × ".join(name.rpartition(".")[2] for name in names)
 
     @property
     def factors(self) -> dict[str, dict[str, str]]:
         """Of a factorial design: by factor, the labels of its levels by name; else empty."""
-        told = self.protocol.get("factors") or {}
         return {
-            f: {level: level_label(told, f, level) for level in levels}
-            for f, levels in told.items()
+            factor: {name: line(level.label or "") or name for name, level in levels.items()}
+            for factor, levels in (self.protocol.factors or {}).items()
         }
 
     @property
     def centers(self) -> dict[str, float]:
         """Learning rate in the middle of the grid of every arm that was given its own."""
-        arms = self.protocol.get("arms") or {}
-        return {
-            arm: float(told["center"])
-            for arm, told in arms.items()
-            if told.get("center") is not None
-        }
+        return self.protocol.centers
 
     def replicates(self) -> pd.DataFrame:
-        """The runs that verdicts compare."""
+        """Return the runs that verdicts compare."""
         return self.runs[self.runs["phase"] == "replicate"]
 
     def frames(self) -> frames.Frames:
-        """Every table by name, as it is written beside a report, read when it is looked up."""
+        """Return every table by name, as it is written beside a report, read when it is looked up."""
         names = ["runs", "curves", "layers", "trials", "documents"]
-        names += [] if self.kind == "sweep" else ["verdicts", "differences"]
-        names += ["effects"] if self.factors else []
-        large = {name: partial(self.part, name) for name in frames.TABLES}
-        return frames.Frames(
-            {name: large.get(name) or partial(getattr, self, name) for name in names}
-        )
-
-
-def arm_label(protocol: dict[str, Any], resolved: dict[str, Any], arm: str) -> str:
-    """The label that the ablation gives an arm, else its name."""
-    for arms in (protocol.get("arms"), resolved.get("arms")):
-        told = arms.get(arm) if isinstance(arms, dict) else None
-        if isinstance(told, dict) and told.get("label"):
-            return line(told["label"]) or arm
-    return arm
+        if self.kind != "sweep":
+            names += ["verdicts", "differences"]
+        if self.factors:
+            names.append("effects")
+        readers = {name: partial(getattr, self, name) for name in names}
+        in_parts = {name: partial(self.part, name) for name in frames.TABLES}
+        return frames.Frames(readers | in_parts)
 
 
 def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = None) -> Study:
@@ -278,61 +323,64 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         UserError: there is no such study, or no such store.
         StudyError: the folder has no readable protocol.yaml.
     """
-    folder, there = _found(study, store)
-    protocol, resolved = folder.protocol(), folder.read("resolved.json") or {}
-    planned = folder.runs()
+    folder, run_store = _find_study(study, store)
+    resolved = folder.load_resolved()
+    planned = folder.load_runs()
+    run_ids = list(dict.fromkeys(run.run_id for run in planned))
+    asked = Extras.from_json(
+        read_mapping(folder.path / "asked.json"), folder.path / "asked.json"
+    )
     return Study(
         path=folder.path,
-        about=folder.about,
-        protocol=protocol,
-        resolved=resolved,
-        choices=folder.read("choices.json") or {},
-        verdict=folder.read("verdict.json") or {},
-        best=folder.read("best.json") or {},
-        corpus=_corpus(there, resolved),
+        about=folder.load_info(),
+        protocol=folder.load_question(),
+        asked_yaml=folder.protocol(),
+        resolved=resolved or ResolvedStudy(fingerprint="", arms={}, baseline=None, platform={}),
+        choices=folder.load_choices(),
+        verdict=folder.load_verdict() or StudyVerdict(),
+        best=folder.load_best() or BestTrial(),
+        corpus=_load_corpus(run_store, resolved),
         live=folder.live,
-        speed=read_mapping(folder.path / "speed.json") or {},
-        asked=read_mapping(folder.path / "asked.json") or {},
+        speed=folder.load_speed() or StudySpeed(),
+        asked=asked or Extras(),
         planned=planned,
-        logs=RunLogs(
-            there, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))
-        ),
+        logs=RunLogs(run_store, folder.path.name, run_ids),
         judged=verdict_rows(folder),
-        effects=judged.effects(effect_rows(folder)),
+        effects=judged.effect_table(effect_rows(folder)),
     )
 
 
-def _found(
+def _find_study(
     study: StudyFolder | str | Path, store: RunStore | str | Path | None
 ) -> tuple[StudyFolder, RunStore]:
+    folder: StudyFolder | None = None
     if isinstance(study, StudyFolder):
-        folder: StudyFolder | None = study
-    else:
-        folder = (
-            StudyFolder(Path(study).absolute()) if (Path(study) / "study.json").is_file() else None
-        )
+        folder = study
+    elif (Path(study) / "study.json").is_file():
+        folder = StudyFolder(Path(study).absolute())
     if store is None:
         store = folder.path.parents[1] if folder else DEFAULT_RUNS
-    there = opened(store)
-    return folder or find(there, str(study)), there
+    run_store = open_store(store)
+    return folder or find(run_store, str(study)), run_store
 
 
 def load_all(store: RunStore | str | Path = DEFAULT_RUNS) -> list[Study]:
-    """Every study of a store, oldest first; of one that is damaged it only warns."""
-    there = opened(store)
-    found = []
-    for folder in studies(there):
+    """Return every study of a store, oldest first; of one that is damaged it only warns."""
+    run_store = open_store(store)
+    loaded = []
+    for folder in studies(run_store):
         try:
-            found.append(load(folder, there))
+            loaded.append(load(folder, run_store))
         except StudyError as error:
             warn(str(error))
-    return found
+    return loaded
 
 
-def _corpus(store: RunStore, resolved: dict[str, Any]) -> dict[str, Any]:
-    fingerprint = resolved.get("fingerprint")
-    found = read_json(store.root / "data" / str(fingerprint) / "meta.json") if fingerprint else None
-    return found if isinstance(found, dict) else {}
+def _load_corpus(store: RunStore, resolved: ResolvedStudy | None) -> Corpus:
+    if resolved is None or not resolved.fingerprint:
+        return Corpus()
+    path = store.root / "data" / resolved.fingerprint / "meta.json"
+    return Corpus.from_json(read_mapping(path), path) or Corpus()
 
 
 class _Callable(ModuleType):

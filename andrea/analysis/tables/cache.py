@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -33,6 +33,8 @@ from andrea.analysis.tables.column_file import (
     encode_texts,
     filter_mask,
 )
+from andrea.records.base import Settings
+from andrea.records.run import RunResult
 from andrea.store.files import replacing
 from andrea.store.runs import RunStore
 
@@ -50,9 +52,9 @@ ABANDONED_S = 3600.0
 class RunOutcome(NamedTuple):
     """What a run left behind when it ended."""
 
-    result: dict[str, Any] | None
+    result: RunResult | None
     """Without the documents; None before the run ended."""
-    env: dict[str, Any] | None
+    env: Settings | None
 
 
 class RunLogs:
@@ -88,9 +90,13 @@ class RunLogs:
         for run_id in self.run_ids:
             if run_id in cached:
                 (row,) = cached[run_id].to_pylist()
-                outcomes[run_id] = RunOutcome(json.loads(row["result"]), json.loads(row["env"]))
+                path = self.store.folder(run_id) / "result.json"
+                result = RunResult.from_json(json.loads(row["result"]), path)
+                outcomes[run_id] = RunOutcome(result, json.loads(row["env"]))
             else:
-                outcomes[run_id] = RunOutcome(self.store.result(run_id), self.store.env(run_id))
+                outcomes[run_id] = RunOutcome(
+                    self.store.load_result(run_id), self.store.env(run_id)
+                )
         return outcomes
 
     def tables(

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from andrea.analysis.tables.cache import RunLogs
-from andrea.errors import UserError, nearest, warn
+from andrea.errors import UserError, nearest
+from andrea.records.run import RunSpec
 from andrea.store.runs import RunStore
-from andrea.verdict.records import good
 
 RUNS = {
     "arm": "str: name of the arm",
@@ -112,52 +113,61 @@ _INTEGERS = (
     "attempts",
     "eval_tokens",
 )
-_NUMBERS = [key for key, meaning in RUNS.items() if meaning.startswith(("float", "int"))]
 
 
-def run_rows(logs: RunLogs, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row of `RUNS` for each planned run, plus its `params` where it has any."""
-    rows = []
-    seen = set()
-    for plan in planned:
-        key = tuple(plan.get(name) for name in ("arm", "phase", "why", "run_id", "trial"))
-        if key not in seen:
-            seen.add(key)
-            rows.append(_run_row(logs, plan))
-    return rows
+RunRow: TypeAlias = dict[str, Any]
+"""A row of `RUNS` by column, plus `params`: the settings of a sweep's trial by dotted name."""
 
 
-def _run_row(logs: RunLogs, plan: Mapping[str, Any]) -> dict[str, Any]:
-    result = logs.outcomes[plan["run_id"]].result
-    row: dict[str, Any] = {
-        key: plan.get(key)
-        for key in ("phase", "why", "lr", "seed", "trial", "generation", "run_id")
-    }
-    row["arm"] = str(plan["arm"]) if plan.get("arm") is not None else "sweep"
-    row["params"] = dict(plan.get("params") or {})
-    if row["lr"] is None:
-        row["lr"] = row["params"].get("train.lr")
+class PlannedRun(NamedTuple):
+    """The place of a run in a study, or outside of any."""
+
+    run_id: str
+    arm: str
+    phase: str
+    why: str
+    lr: float | None
+    seed: int | None
+    trial: int | None = None
+    generation: int | None = None
+    params: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "PlannedRun":
+        """Return the place that a line of runs.jsonl gives a run."""
+        params = spec.params or {}
+        lr = params.get("train.lr") if spec.lr is None else spec.lr
+        return cls(
+            run_id=spec.run_id,
+            arm=spec.arm,
+            phase=spec.phase,
+            why=spec.why,
+            lr=lr,
+            seed=spec.seed,
+            trial=spec.trial,
+            generation=spec.generation,
+            params=params,
+        )
+
+
+def run_rows(logs: RunLogs, planned: Iterable[PlannedRun]) -> list[RunRow]:
+    """Return a row for each planned run."""
+    unique: dict[tuple[object, ...], PlannedRun] = {}
+    for run in planned:
+        unique.setdefault((run.arm, run.phase, run.why, run.run_id, run.trial), run)
+    return [_run_row(logs, run) for run in unique.values()]
+
+
+def _run_row(logs: RunLogs, run: PlannedRun) -> RunRow:
+    row: RunRow = run._asdict()
+    result = logs.outcomes[run.run_id].result
     if result is None:
-        outcome, reason = _unfinished(logs.store, plan["run_id"])
+        outcome, reason = _unfinished(logs.store, run.run_id)
         return row | {"outcome": outcome, "reason": reason, "stalled": False, "ok": False}
-    row |= {
-        key: result.get(key) for key in RUNS if key not in row and key not in ("ok", "parameters")
-    }
-    groups = result.get("parameters")
-    if isinstance(groups, dict):
-        row["parameters"] = sum(filter(_is_number, groups.values())) or None
-    wrong = [key for key in _NUMBERS if row.get(key) is not None and not _is_number(row[key])]
-    if wrong:
-        path = logs.store.folder(plan["run_id"]) / "result.json"
-        warn(f"{path}: no numbers, left out: {', '.join(wrong)}")
-        row |= dict.fromkeys(wrong)
-    row["stalled"] = bool(result.get("stalled"))
-    row["ok"] = good(row["outcome"], row["stalled"], row["loss"])
+    row |= {key: value for key, value in dict(result).items() if key in RUNS and key not in row}
+    row["parameters"] = sum(result.parameters.values()) or None
+    row["ok"] = result.is_good
     return row
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _unfinished(store: RunStore, run_id: str) -> tuple[str, str]:
@@ -166,13 +176,13 @@ def _unfinished(store: RunStore, run_id: str) -> tuple[str, str]:
     """
     if store.lease(run_id):
         return "running", ""
-    failure = store.failure(run_id)
-    if failure:
-        return "failed", str(failure.get("reason") or "")
+    failure = store.load_failure(run_id)
+    if failure is not None:
+        return "failed", failure.reason
     return "missing", ""
 
 
-def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def runs_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
     """Return rows of `run_rows` as a table; parameters of trials become columns of their dotted
     names.
     """
@@ -203,7 +213,7 @@ def with_number_types(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.Da
 
 def read_part(
     logs: RunLogs,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[RunRow],
     table: str,
     columns: Sequence[str] | None = None,
     **where: Any,
@@ -234,7 +244,7 @@ def read_part(
         key: [value] if pd.api.types.is_scalar(value) else list(value)
         for key, value in where.items()
     }
-    by_run: dict[str, list[Mapping[str, Any]]] = {}
+    by_run: dict[str, list[RunRow]] = {}
     for row in _without_repeats(rows):
         if all(row.get(key) in filters[key] for key in KEYS if key in filters):
             by_run.setdefault(row["run_id"], []).append(row)
@@ -278,13 +288,13 @@ def _require(what: str, name: str, names: Iterable[str]) -> None:
         raise UserError(f"no {what} is called {name!r}; {nearest(name, names)}")
 
 
-def _without_repeats(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_repeats(rows: Iterable[RunRow]) -> list[RunRow]:
     """Return the rows without a sweep's repeated trials, which share one run."""
     return list({(row["arm"], row["phase"], row["run_id"]): row for row in rows}.values())
 
 
 def _join(
-    parts: list[tuple[Mapping[str, Any], pa.Table]],
+    parts: list[tuple[RunRow, pa.Table]],
     names: Sequence[str],
     meanings: Mapping[str, str],
 ) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from andrea.analysis.tables.frames import UNFINISHED, with_number_types
 from andrea.store.verdict_rows import Row
-from andrea.text.numbers import note
+from andrea.text.numbers import note as verdict_note
 
 VERDICTS = {
     "arm": "str: name of the arm",
@@ -86,53 +86,64 @@ EFFECTS = {
 """Columns of `effects`: one row per effect of a factorial design."""
 
 
-def trials(runs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `runs` that tune, with `score`: the final loss, or the loss at initialisation
-    where not ok.
+def tuning_trials(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `runs` that tune, with `score`: the final loss, or the loss at
+    initialisation where not ok.
     """
-    told = runs[runs["phase"].isin(["tune", "trial"])].reset_index(drop=True)
-    told["score"] = told["loss"].where(
-        told["ok"], told["initial_loss"].fillna(told["unigram_loss"])
-    )
-    return told
+    trials = runs[runs["phase"].isin(["tune", "trial"])].reset_index(drop=True)
+    untrained_loss = trials["initial_loss"].fillna(trials["unigram_loss"])
+    trials["score"] = trials["loss"].where(trials["ok"], untrained_loss)
+    return trials
 
 
-def verdicts(
-    judged: Sequence[Row], runs: pd.DataFrame, label: Callable[[str], str]
+def verdict_table(
+    rows: Sequence[Row], runs: pd.DataFrame, label: Callable[[str], str]
 ) -> pd.DataFrame:
-    """`VERDICTS` from rows of `verdict_rows`, the table of runs, and what an arm is called."""
+    """Return `VERDICTS`.
+
+    Args:
+        rows: of `verdict_rows`.
+        runs: the table of runs.
+        label: what an arm is called.
+    """
     replicates = runs[runs["phase"] == "replicate"]
-    rows = []
-    for row in judged:
-        mine = replicates[replicates["arm"] == row["arm"]]
-        counted = {
-            "planned": len(mine),
-            "completed": int(mine["ok"].sum()),
-            "diverged": int((mine["outcome"] == "diverged").sum()),
-            "stalled": int(mine["stalled"].sum()),
-            "unfinished": int(mine["outcome"].isin(UNFINISHED).sum()),
+    table = []
+    for row in rows:
+        of_arm = replicates[replicates["arm"] == row["arm"]]
+        counts = {
+            "planned": len(of_arm),
+            "completed": int(of_arm["ok"].sum()),
+            "diverged": int((of_arm["outcome"] == "diverged").sum()),
+            "stalled": int(of_arm["stalled"].sum()),
+            "unfinished": int(of_arm["outcome"].isin(UNFINISHED).sum()),
         }
-        rows.append({**row, **counted, "label": label(row["arm"]), "note": note(row)})
-    return with_number_types(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
+        words = {"label": label(row["arm"]), "note": verdict_note(row)}
+        table.append({**row, **counts, **words})
+    return with_number_types(pd.DataFrame(table, columns=list(VERDICTS)), VERDICTS)
 
 
-def effects(judged: Sequence[Row]) -> pd.DataFrame:
-    """`EFFECTS` from rows of `effect_rows`."""
-    return with_number_types(pd.DataFrame(judged, columns=list(EFFECTS)), EFFECTS)
+def effect_table(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return `EFFECTS` from rows of `effect_rows`."""
+    return with_number_types(pd.DataFrame(rows, columns=list(EFFECTS)), EFFECTS)
 
 
-def differences(runs: pd.DataFrame, arms: list[str], baseline: str | None) -> pd.DataFrame:
-    """Pairs by seed. A seed whose run diverged or is missing keeps its row, without a difference."""
+def paired_differences(
+    runs: pd.DataFrame, arms: Sequence[str], baseline: str | None
+) -> pd.DataFrame:
+    """Return pairs by seed (`DIFFERENCES`).
+
+    A seed whose run diverged or is missing keeps its row, without a difference.
+    """
     replicates = runs[runs["phase"] == "replicate"].copy()
     replicates["outcome"] = replicates["outcome"].where(~replicates["stalled"], "stalled")
-    told = replicates[["arm", "seed", "loss", "outcome", "ok"]]
-    base = told[told["arm"] == baseline].drop(columns="arm").add_prefix("baseline_")
+    ends = replicates[["arm", "seed", "loss", "outcome", "ok"]]
+    base = ends[ends["arm"] == baseline].drop(columns="arm").add_prefix("baseline_")
     parts = []
     for arm in arms:
-        mine = told[told["arm"] == arm]
-        if arm == baseline or mine.empty:
+        of_arm = ends[ends["arm"] == arm]
+        if arm == baseline or of_arm.empty:
             continue
-        pairs = mine.merge(base, left_on="seed", right_on="baseline_seed", how="left")
+        pairs = of_arm.merge(base, left_on="seed", right_on="baseline_seed", how="left")
         # A baseline that is missing is not ok.
         pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)
         pairs["difference"] = pairs["loss"] - pairs["baseline_loss"]

@@ -1,11 +1,11 @@
 """Many studies side by side: one row per effect, with the regime it was measured in."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from andrea.analysis.chapters import common as chapters
+from andrea.analysis.chapters.common import corpus_words
 from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
 from andrea.analysis.tables.frames import with_number_types
@@ -50,68 +50,75 @@ WITHOUT_MEAN = ("invalid", "unstable", "pending")
 """Verdicts that are shown without a number."""
 
 
-def distinct(studies: Sequence[Study]) -> tuple[list[Study], list[str]]:
-    """The ablations among the studies, the latest of each that asks the same, and what was left out
-    in words.
+def distinct_studies(studies: Sequence[Study]) -> tuple[list[Study], list[str]]:
+    """Return the ablations among the studies, the latest of each that asks the same, and what was
+    left out in words.
 
     A study's digest is of what it asks. Where it is in several folders (named differently with
     --study) their runs are the same ones, and counting them twice would be twice the same evidence.
     """
-    ablations = sorted(
-        (s for s in studies if s.kind == "ablation"),
-        key=lambda s: str(s.about.get("created") or ""),
-    )
-    latest: dict[str, Study] = {}
+    ablations = [study for study in studies if study.kind == "ablation"]
+    ablations.sort(key=lambda study: study.about.created)
+    latest = {question_digest(study): study for study in ablations}
+    distinct, repeats = [], []
     for study in ablations:
-        latest[digest(study)] = study
-    kept = [study for study in ablations if latest[digest(study)] is study]
-    said = [
-        f"{study.path.name} asks the same as {latest[digest(study)].path.name}, whose runs it "
-        "shares: left out"
-        for study in ablations
-        if latest[digest(study)] is not study
-    ]
-    return kept, said
+        newest = latest[question_digest(study)]
+        if newest is study:
+            distinct.append(study)
+        else:
+            repeats.append(
+                f"{study.path.name} asks the same as {newest.path.name}, whose runs it shares: "
+                "left out"
+            )
+    return distinct, repeats
 
 
-def digest(study: Study) -> str:
-    """Of what the study asks; its folder's name where study.json has none."""
-    return str(study.about.get("digest") or study.path.name)
+def question_digest(study: Study) -> str:
+    """Return the digest of what the study asks; its folder's name where study.json has none."""
+    return study.about.digest or study.path.name
 
 
-def regime(study: Study) -> dict[str, Any]:
-    """Under what the study measured: parameters (of the baseline), tokens (a run), corpus,
-    fingerprint, regime.
+class Regime(NamedTuple):
+    """Under what a study measured."""
+
+    parameters: int | None
+    """Of the baseline."""
+    tokens: int | None
+    """Trained per run."""
+    corpus: str
+    fingerprint: str
+    regime: str
+    """Size, tokens and corpus in words."""
+
+
+def study_regime(study: Study) -> Regime:
+    """Return under what the study measured."""
+    baseline = study.resolved_arm(study.baseline)
+    parameters = sum(baseline.parameters.values()) or None
+    tokens = summaries.planned_tokens(baseline.config)
+    corpus = corpus_words(study)
+    parts = [corpus]
+    if tokens:
+        parts.insert(0, f"{text.big(tokens)} tokens")
+    if parameters:
+        parts.insert(0, f"{text.big(parameters)} parameters")
+    words = ", ".join(filter(None, parts))
+    return Regime(parameters, tokens, corpus, study.resolved.fingerprint, words)
+
+
+def board_table(studies: Iterable[Study]) -> pd.DataFrame:
+    """Return the board, columns as in `BOARD`.
+
+    Ablations with the largest effect first, their studies from small to large, within a study the
+    largest effect first and what has no mean last.
     """
-    arm = (study.resolved.get("arms") or {}).get(study.baseline) or {}
-    parameters = sum((arm.get("parameters") or {}).values()) or None
-    tokens = summaries.planned_tokens(arm.get("config") or {})
-    corpus = chapters.corpus(study)
-    parts = [
-        f"{text.big(parameters)} parameters" if parameters else "",
-        f"{text.big(tokens)} tokens" if tokens else "",
-    ]
-    return {
-        "parameters": parameters,
-        "tokens": tokens,
-        "corpus": corpus,
-        "fingerprint": str(study.resolved.get("fingerprint") or ""),
-        "regime": ", ".join(part for part in [*parts, corpus] if part),
-    }
-
-
-def rows(studies: Iterable[Study]) -> pd.DataFrame:
-    """The board, columns as in `BOARD`: ablations with the largest effect first, their studies from
-    small to large, within a study the largest effect first and what has no mean last.
-    """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for study in studies:
-        found += _rows(study)
-    for row, adjusted in zip(
-        found, holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]), strict=True
-    ):
+        rows += _study_rows(study)
+    p_values = [1.0 if text.absent(row["p"]) else row["p"] for row in rows]
+    for row, adjusted in zip(rows, holm(p_values), strict=True):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
-    board = with_number_types(pd.DataFrame(found, columns=list(BOARD)), BOARD)
+    board = with_number_types(pd.DataFrame(rows, columns=list(BOARD)), BOARD)
     size = board["mean"].abs()
     order = board.assign(
         size=size,
@@ -120,86 +127,81 @@ def rows(studies: Iterable[Study]) -> pd.DataFrame:
         run=board["tokens"].astype("float64").fillna(0.0),
     )
     keys = ["largest", "ablation", "scale", "run", "study", "size"]
-    by = order.sort_values(
-        keys, ascending=[False, True, True, True, True, False], na_position="last", kind="stable"
-    )
-    return board.loc[by.index].reset_index(drop=True)
+    ascending = [False, True, True, True, True, False]
+    order = order.sort_values(keys, ascending=ascending, na_position="last", kind="stable")
+    return board.loc[order.index].reset_index(drop=True)
 
 
-def _rows(study: Study) -> list[dict[str, Any]]:
-    under = regime(study)
-    told = {str(v.get("arm")): v for v in study.verdict.get("verdicts") or []}
+def _study_rows(study: Study) -> list[dict[str, Any]]:
     common = {
         "ablation": study.name,
         "study": study.path.name,
         "factor": study.factor,
-        "against": study.called(study.baseline or ""),
+        "against": study.baseline_label,
         "m": study.m,
-        "alpha": float(study.rules.get("alpha", 0.05)),
+        "alpha": study.rules.alpha,
         "complete": study.complete,
-        **under,
+        **study_regime(study)._asdict(),
     }
-    found = []
+    rows = []
     for row in study.verdicts.to_dict("records"):
         if row["verdict"] == "baseline":
             continue
-        early = "exploratory" in (told.get(row["arm"], {}).get("tags") or [])
-        who = {"kind": "arm", "arm": row["arm"], "effect": study.called(row["arm"])}
-        found.append({**common, **who, **_numbers(row, early, str(row["note"]))})
-    early = bool(study.verdict.get("exploratory"))
+        verdict = study.verdict.of(row["arm"])
+        early = verdict is not None and "exploratory" in verdict.tags
+        arm = {"kind": "arm", "arm": row["arm"], "effect": study.called(row["arm"])}
+        rows.append({**common, **arm, **_shown_numbers(row, early, str(row["note"]))})
+    early = study.verdict.exploratory
     for row in study.effects[study.effects["kind"] == "main"].to_dict("records"):
-        who = {
+        others = text.listing([factor for factor in study.factors if factor != row["factor"]])
+        effect = {
             "kind": "main effect",
             "arm": "",
             "effect": row["step"],
             "factor": row["factor"].rpartition(".")[2],
+            "against": f"the other level, on average over {others}",
         }
-        who["against"] = (
-            "the other level, on average over "
-            f"{text.listing([f for f in study.factors if f != row['factor']])}"
-        )
-        found.append({**common, **who, **_numbers(row, early, str(row["reason"]))})
-    return found
+        rows.append({**common, **effect, **_shown_numbers(row, early, str(row["reason"]))})
+    return rows
 
 
-def judged(rows: pd.DataFrame) -> list[str]:
-    """The verdict of every row with its qualifiers: `better (exploratory)`."""
-    told = zip(rows["verdict"], rows["cause"], rows["exploratory"], strict=True)
-    return [
-        text.judged(word, ", ".join(filter(None, [cause, "exploratory" * bool(e)])))
-        for word, cause, e in told
-    ]
+def verdict_words(rows: pd.DataFrame) -> list[str]:
+    """Return the verdict of every row with its qualifiers: `better (exploratory)`."""
+    words = []
+    for row in rows.to_dict("records"):
+        qualifiers = [row["cause"], "exploratory" if row["exploratory"] else ""]
+        words.append(text.judged(row["verdict"], ", ".join(filter(None, qualifiers))))
+    return words
 
 
-def _numbers(row: Mapping[Any, Any], exploratory: bool, note: str) -> dict[str, Any]:
-    """What is shown of a verdict. Invalid, unstable and exploratory ones have no number on a board:
-    side by side with others it would be read as a result.
+def _shown_numbers(row: Mapping[Any, Any], exploratory: bool, note: str) -> dict[str, Any]:
+    """Return what is shown of a verdict.
+
+    Invalid, unstable and exploratory ones have no number on a board: side by side with others it
+    would be read as a result.
     """
-    keys = ("mean", "low", "high", "p")
-    shown = {key: row[key] for key in keys}
+    columns = {key: row[key] for key in ("verdict", "cause", "level", "n", "regret")}
+    columns |= {key: row[key] for key in ("mean", "low", "high", "p")}
     if exploratory or row["verdict"] in WITHOUT_MEAN:
-        shown = dict.fromkeys(keys)
-    told = {key: row[key] for key in ("verdict", "cause", "level", "n", "regret")}
+        columns |= dict.fromkeys(("mean", "low", "high", "p"))
     if exploratory:
-        note = "; ".join(
-            dict.fromkeys(["exploratory: its number stands in its own report", *note.split("; ")])
-        )
-    return {**told, **shown, "exploratory": exploratory, "note": note}
+        notes = ["exploratory: its number stands in its own report", *note.split("; ")]
+        note = "; ".join(dict.fromkeys(notes))
+    return {**columns, "exploratory": exploratory, "note": note}
 
 
-def same_question(study: Study) -> tuple[Any, ...]:
-    """What studies must share in order to be one ablation at several sizes: name, factor, the arms
-    and what is set in them, corpus, tokens.
+def question_key(study: Study) -> tuple[Any, ...]:
+    """Return what studies must share in order to be one ablation at several sizes: name, factor,
+    the arms and what is set in them, corpus, tokens.
     """
-    under, asked = regime(study), study.protocol.get("arms") or {}
-    arms = tuple(
-        (arm, repr(sorted(((asked.get(arm) or {}).get("set") or {}).items()))) for arm in study.arms
-    )
+    regime = study_regime(study)
+    arms = study.protocol.arms
+    settings = tuple((arm, repr(sorted(arms[arm].set.items()))) for arm in study.arms if arm in arms)
     return (
         study.name,
-        str(study.protocol.get("factor")),
-        arms,
-        under["corpus"],
-        under["fingerprint"],
-        under["tokens"],
+        study.protocol.factor,
+        settings,
+        regime.corpus,
+        regime.fingerprint,
+        regime.tokens,
     )

@@ -2,17 +2,18 @@
 
 import difflib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
 from andrea.analysis.tables import frames
 from andrea.analysis.tables.cache import RunLogs
 from andrea.errors import StudyError, UserError, did_you_mean, warn
+from andrea.records.base import Settings
+from andrea.records.run import RunResult, RunSettings, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import studies
 
@@ -20,7 +21,15 @@ SHORTEST = 6
 """Digits of a run's id that may stand for it, where no other run begins with them."""
 
 
-@dataclass(frozen=True)
+class Membership(NamedTuple):
+    """A run's place in a study."""
+
+    study: str
+    """Name of the study's folder."""
+    spec: RunSpec
+
+
+@dataclass(frozen=True, repr=False)
 class RunView:
     """One run, finished or not: what it was, what came out, and tables of what it logged.
 
@@ -32,32 +41,42 @@ class RunView:
     run_id: str
     path: Path
     """Its folder, or its latest attempt's."""
-    config: dict[str, Any]
+    config: Settings
     """The resolved configuration (`config` of config.json); empty where the file is damaged."""
-    identity: dict[str, Any]
+    identity: Settings
     """What the run's id digests beside it: data, versions, platform."""
-    env: dict[str, Any]
+    env: Settings
     """env.json: versions, git state, device; empty where it is damaged."""
-    result: dict[str, Any] | None
+    result: RunResult | None
     """result.json; None before the run ended."""
-    planned: list[tuple[str, dict[str, Any]]]
-    """The studies that it belongs to: name of the study's folder, its line of runs.jsonl."""
+    planned: list[Membership]
+    """The studies that it belongs to."""
+
+    def __repr__(self) -> str:
+        studies = ", ".join(member.study for member in self.planned) or "none"
+        return "\n".join(
+            [
+                f"<Run {self.run_id[:12]}: {self.row['outcome']}, loss {self.row.get('loss')}>",
+                f"arm {self.row['arm']}, {self.row['phase']}, learning rate {self.row['lr']}, "
+                f"seed {self.row['seed']}",
+                f"studies: {studies}",
+                "tables: curves, layers, documents",
+                f"folder: {self.path}",
+            ]
+        )
 
     @cached_property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> frames.RunRow:
         """The run as a row of `RUNS`: outcome (running, failed, missing where there is no result),
         reason, losses, …
         """
-        train = self.config.get("train") or {}
-        alone = {
-            "arm": "run",
-            "phase": "train",
-            "why": "train",
-            "lr": train.get("lr"),
-            "seed": self.config.get("seed"),
-        }
-        plan = self.planned[0][1] if self.planned else alone
-        return frames.run_rows(self._logs, [{**plan, "run_id": self.run_id}])[0]
+        if self.planned:
+            place = frames.PlannedRun.of(self.planned[0].spec)
+        else:
+            lr = (self.config.get("train") or {}).get("lr")
+            seed = self.config.get("seed")
+            place = frames.PlannedRun(self.run_id, "run", "train", "train", lr, seed)
+        return frames.run_rows(self._logs, [place])[0]
 
     @cached_property
     def _logs(self) -> RunLogs:
@@ -66,90 +85,87 @@ class RunView:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """`CURVES` of this run."""
-        return self._part("curves")
+        return self._table("curves")
 
     @cached_property
     def layers(self) -> pd.DataFrame:
         """`LAYERS` of this run."""
-        return self._part("layers")
+        return self._table("layers")
 
     @cached_property
     def documents(self) -> pd.DataFrame:
         """`DOCUMENTS` of this run."""
-        return self._part("documents")
+        return self._table("documents")
 
-    def _part(self, table: str) -> pd.DataFrame:
-        return frames.read_part(self._logs, [self.row], table)
+    def _table(self, name: str) -> pd.DataFrame:
+        return frames.read_part(self._logs, [self.row], name)
 
 
-def opened(store: RunStore | str | Path) -> RunStore:
-    """The store, or the one in this runs folder, without making anything."""
+def open_store(store: RunStore | str | Path) -> RunStore:
+    """Return the store, or the one in this runs folder, without making anything."""
     return store if isinstance(store, RunStore) else RunStore(Path(store), create=False)
 
 
 def load_run(store: RunStore | str | Path, run_id: str) -> RunView:
-    """One run by its id or the beginning of it.
+    """Return one run by its id or the beginning of it.
 
     Raises:
         UserError: no run's id begins so, or several do, or fewer than six hexadecimal digits are
             given.
     """
-    store = opened(store)
-    run_id = resolve(store, run_id)
+    store = open_store(store)
+    run_id = resolve_run_id(store, run_id)
     path = store.current(run_id)
     if path is None:
         raise UserError(
             f"run {run_id[:12]} in {store.root}: it has no folder any more; nothing is left to show"
         )
-    described = store.config(run_id) or {}
+    settings = store.load_settings(run_id) or RunSettings()
     return RunView(
         store=store,
         run_id=run_id,
         path=path,
-        config=_mapping(described, "config"),
-        identity=_mapping(described, "identity"),
+        config=settings.config,
+        identity=settings.identity,
         env=store.env(run_id) or {},
-        result=store.result(run_id),
-        planned=_planned(store, run_id),
+        result=store.load_result(run_id),
+        planned=_memberships(store, run_id),
     )
 
 
-def _mapping(described: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = described.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def resolve(store: RunStore, prefix: str) -> str:
-    """The id of the one run, finished or not, that begins with these digits.
+def resolve_run_id(store: RunStore, prefix: str) -> str:
+    """Return the id of the one run, finished or not, that begins with these digits.
 
     Raises:
         UserError: none does, or several do, or fewer than six hexadecimal digits are given.
     """
-    wanted = prefix.strip().lower()
-    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST},64}}", wanted):
+    digits = prefix.strip().lower()
+    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST},64}}", digits):
         raise UserError(
             f"run {prefix!r}: no run id; give the first {SHORTEST} or more of its hexadecimal "
             "digits"
         )
-    found = store.beginning(wanted)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = ", ".join(run_id[:16] for run_id in found[:4])
-        raise UserError(f"run {prefix!r}: {len(found)} runs begin so ({listed}); give more digits")
-    near = [run_id[: len(wanted)] for run_id in store.beginning(wanted[:2])]
-    close = difflib.get_close_matches(wanted, near, n=1)
+    run_ids = store.beginning(digits)
+    if len(run_ids) == 1:
+        return run_ids[0]
+    if run_ids:
+        listed = ", ".join(run_id[:16] for run_id in run_ids[:4])
+        raise UserError(
+            f"run {prefix!r}: {len(run_ids)} runs begin so ({listed}); give more digits"
+        )
+    near = [run_id[: len(digits)] for run_id in store.beginning(digits[:2])]
+    close = difflib.get_close_matches(digits, near, n=1)
     hint = did_you_mean(close[0]) if close else "a study's report lists its runs under *Every run*"
     raise UserError(f"no run of {store.root} begins with {prefix!r}; {hint}")
 
 
-def _planned(store: RunStore, run_id: str) -> list[tuple[str, dict[str, Any]]]:
-    found = []
+def _memberships(store: RunStore, run_id: str) -> list[Membership]:
+    members = []
     for folder in studies(store):
         try:
-            found += [
-                (folder.path.name, plan) for plan in folder.runs() if plan.get("run_id") == run_id
-            ]
+            specs = [spec for spec in folder.load_runs() if spec.run_id == run_id]
         except StudyError as error:
             warn(str(error))
-    return found
+            continue
+        members += [Membership(folder.path.name, spec) for spec in specs]
+    return members

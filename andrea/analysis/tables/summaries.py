@@ -1,6 +1,5 @@
 """Small tables behind a report: arms by themselves, costs, what differs, what is missing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import pandas as pd
 from andrea.analysis.load import Study
 from andrea.analysis.tables.frames import RUNS, UNFINISHED
 from andrea.config import dotted
+from andrea.records.base import Settings
 
 
 def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean; NaN below two values."""
+    """Return Student's t interval of the mean; NaN below two values."""
     from scipy.special import stdtrit
 
     n = len(values)
@@ -23,7 +23,7 @@ def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float, float]
 
 
 def sd_interval(sd: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Chi-squared interval of a standard deviation over n values; NaN below two."""
+    """Return the chi-squared interval of a standard deviation over n values; NaN below two."""
     from scipy.special import chdtri
 
     if n < 2:
@@ -35,7 +35,7 @@ def sd_interval(sd: float, n: int, level: float = 0.95) -> tuple[float, float]:
 
 
 def final_losses(study: Study) -> pd.DataFrame:
-    """One row per arm over its replicates: arm, n (good runs), planned, mean, low, high (95 %
+    """Return one row per arm over its replicates: arm, n (good runs), planned, mean, low, high (95 %
     interval of the mean), sd, sd_low, sd_high (its 95 % interval), bpb, initial.
 
     An arm of which a replicate diverged, stalled or is not there yet has no mean: it would be over
@@ -43,7 +43,8 @@ def final_losses(study: Study) -> pd.DataFrame:
     """
     rows = []
     for arm in study.arms:
-        runs = study.replicates()[study.replicates()["arm"] == arm]
+        replicates = study.replicates()
+        runs = replicates[replicates["arm"] == arm]
         good = runs[runs["ok"]]
         row: dict[str, Any] = {"arm": arm, "n": len(good), "planned": len(runs)}
         keys = ("mean", "low", "high", "sd", "sd_low", "sd_high", "bpb", "initial")
@@ -64,20 +65,20 @@ def final_losses(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "n", "planned", *keys] if rows else None)
 
 
-def costs(study: Study) -> pd.DataFrame:
-    """One row per arm: arm, parameters, flops_per_token, and over its finished replicates n, flops
-    (whole training), seconds and tokens_per_s (mean and sd), peak_memory_bytes (largest).
+def cost_table(study: Study) -> pd.DataFrame:
+    """Return one row per arm: arm, parameters, flops_per_token, and over its finished replicates n,
+    flops (whole training), seconds and tokens_per_s (mean and sd), peak_memory_bytes (largest).
     """
     rows = []
     for arm in study.arms:
-        resolved = (study.resolved.get("arms") or {}).get(arm) or {}
+        resolved = study.resolved_arm(arm)
         runs = study.replicates()
         runs = runs[(runs["arm"] == arm) & (runs["outcome"] == "completed")]
         rows.append(
             {
                 "arm": arm,
-                "parameters": sum((resolved.get("parameters") or {}).values()) or None,
-                "flops_per_token": resolved.get("flops_per_token"),
+                "parameters": sum(resolved.parameters.values()) or None,
+                "flops_per_token": resolved.flops_per_token,
                 "n": len(runs),
                 "flops": runs["flops"].mean(),
                 "seconds": runs["seconds"].mean(),
@@ -90,12 +91,11 @@ def costs(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def parameters(study: Study) -> pd.DataFrame:
-    """Parameters by group, one row per arm, with `total` and `against` (total over the baseline's,
-    less 1).
+def parameter_table(study: Study) -> pd.DataFrame:
+    """Return parameters by group, one row per arm, with `total` and `against` (total over the
+    baseline's, less 1).
     """
-    arms = study.resolved.get("arms") or {}
-    rows = [{"arm": arm, **(arms.get(arm, {}).get("parameters") or {})} for arm in study.arms]
+    rows = [{"arm": arm, **study.resolved_arm(arm).parameters} for arm in study.arms]
     table = pd.DataFrame(rows)
     groups = [key for key in table.columns if key != "arm"]
     table[groups] = table[groups].fillna(0).astype("int64")
@@ -105,8 +105,10 @@ def parameters(study: Study) -> pd.DataFrame:
     return table
 
 
-def planned_tokens(config: Mapping[str, Any]) -> int | None:
-    """Tokens that a run of this configuration trains, in whole batches; None where it does not say."""
+def planned_tokens(config: Settings) -> int | None:
+    """Return the tokens that a run of this configuration trains, in whole batches; None where it
+    does not say.
+    """
     train, model = config.get("train") or {}, config.get("model") or {}
     if not train.get("tokens"):
         return None
@@ -114,27 +116,25 @@ def planned_tokens(config: Mapping[str, Any]) -> int | None:
     return int(train["tokens"] // batch * batch)
 
 
-def sizes(study: Study) -> pd.DataFrame:
-    """One row per arm: arm, parameters, flops_per_token, setting (what was solved for, or empty),
-    was and became of it, params_against and flops_against (over the baseline's, less 1).
+def size_table(study: Study) -> pd.DataFrame:
+    """Return one row per arm: arm, parameters, flops_per_token, setting (what was solved for, or
+    empty), was and became of it, params_against and flops_against (over the baseline's, less 1).
     """
-    arms, rows = study.resolved.get("arms") or {}, []
+    rows = []
     for arm in study.arms:
-        resolved = arms.get(arm) or {}
-        solved, counted = (
-            resolved.get("solved") or {},
-            sum((resolved.get("parameters") or {}).values()),
-        )
-        cost = {
-            "parameters": counted or np.nan,
-            "flops_per_token": resolved.get("flops_per_token", np.nan),
+        resolved = study.resolved_arm(arm)
+        flops = resolved.flops_per_token
+        row: dict[str, object] = {
+            "arm": arm,
+            "parameters": sum(resolved.parameters.values()) or np.nan,
+            "flops_per_token": np.nan if flops is None else flops,
+            "setting": "",
+            "was": None,
+            "became": None,
         }
-        told = {
-            "setting": solved.get("setting", ""),
-            "was": solved.get("was"),
-            "became": solved.get("became"),
-        }
-        rows.append({"arm": arm, **cost, **told})
+        if solved := resolved.solved:
+            row |= {"setting": solved.setting, "was": solved.was, "became": solved.became}
+        rows.append(row)
     table = pd.DataFrame(
         rows, columns=["arm", "parameters", "flops_per_token", "setting", "was", "became"]
     )
@@ -145,27 +145,22 @@ def sizes(study: Study) -> pd.DataFrame:
 
 
 def settings_that_differ(study: Study) -> pd.DataFrame:
-    """Resolved settings that are not the same in every arm (setting, one column per arm), the
-    learning rate apart.
+    """Return the resolved settings that are not the same in every arm (setting, one column per
+    arm), the learning rate apart.
     """
-    arms = study.resolved.get("arms") or {}
-    by_arm = {arm: dotted((arms.get(arm) or {}).get("config") or {}) for arm in study.arms}
+    by_arm = {arm: dotted(study.resolved_arm(arm).config) for arm in study.arms}
     paths = dict.fromkeys(path for settings in by_arm.values() for path in settings)
     rows = []
     for path in paths:
-        values = [by_arm[arm].get(path) for arm in study.arms]
-        if path not in ("train.lr", "seed") and any(value != values[0] for value in values):
-            rows.append(
-                {
-                    "setting": path,
-                    **{arm: str(v) for arm, v in zip(study.arms, values, strict=True)},
-                }
-            )
+        values = {arm: by_arm[arm].get(path) for arm in study.arms}
+        first = values[study.arms[0]]
+        if path not in ("train.lr", "seed") and any(value != first for value in values.values()):
+            rows.append({"setting": path} | {arm: str(value) for arm, value in values.items()})
     return pd.DataFrame(rows, columns=["setting", *study.arms])
 
 
-def progress(study: Study) -> pd.DataFrame:
-    """Runs by arm and phase: arm, phase, planned, done, running, failed, missing."""
+def progress_table(study: Study) -> pd.DataFrame:
+    """Return runs by arm and phase: arm, phase, planned, done, running, failed, missing."""
     rows = []
     for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
         counts = runs["outcome"].value_counts()
@@ -179,8 +174,8 @@ def progress(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "phase", "planned", "done", *UNFINISHED])
 
 
-def lost(study: Study) -> pd.DataFrame:
-    """Runs that diverged or stalled, by arm and phase: arm, phase, runs, diverged, stalled, rates
+def untrained_runs(study: Study) -> pd.DataFrame:
+    """Return runs that diverged or stalled, by arm and phase: arm, phase, runs, diverged, stalled, rates
     (list of floats).
     """
     rows = []
@@ -193,20 +188,19 @@ def lost(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "phase", "runs", "diverged", "stalled", "rates"])
 
 
-def still_falling(study: Study, run_ids: pd.Series) -> int:
-    """How many of these runs fell in evaluated loss by more than m in the last third of their
+def count_still_falling(study: Study, run_ids: pd.Series) -> int:
+    """Count the runs that fell in evaluated loss by more than m in the last third of their
     tokens.
     """
     evaluated = study.part("curves", ["run_id", "tokens", "loss"], kind="eval", run_id=run_ids)
-    late = evaluated[
-        evaluated["tokens"] >= evaluated.groupby("run_id")["tokens"].transform("max") * 2 / 3
-    ]
+    end = evaluated.groupby("run_id")["tokens"].transform("max")
+    late = evaluated[evaluated["tokens"] >= end * 2 / 3]
     by_run = late.sort_values("tokens").groupby("run_id")["loss"]
     return int((by_run.first() - by_run.last() > (study.m or 0.0)).sum())
 
 
-def trial_values(study: Study) -> pd.DataFrame:
-    """One row per trial of a sweep, in order: trial, generation, loss (mean score over its runs;
+def sweep_trials(study: Study) -> pd.DataFrame:
+    """Return one row per trial of a sweep, in order: trial, generation, loss (mean score over its runs;
     NaN until all are there), n (finished runs), runs, ok (every run completed and learned), outcome
     (the worst), run_id (the first), and its parameters by dotted name.
     """
@@ -232,5 +226,5 @@ def trial_values(study: Study) -> pd.DataFrame:
 
 
 def parameter_names(study: Study) -> list[str]:
-    """Dotted names of what a sweep searches."""
+    """Return dotted names of what a sweep searches."""
     return [str(name) for name in study.trials.columns if name not in RUNS and name != "score"]
