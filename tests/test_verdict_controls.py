@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from andrea.verdict.controls import (
-    ControlOutcomes,
+    ControlSummary,
     check_determinism,
     judge_a_a,
     judge_positive_control,
@@ -196,15 +196,15 @@ def test_a_failed_ruler_takes_away_the_words_that_say_that_nothing_was_seen():
     )
     absent = ArmData("absent", {})
     said = judge_arms(
-        protocol, baseline, [*others, absent], controls=ControlOutcomes(True, True, False)
+        protocol, baseline, [*others, absent], controls=ControlSummary(True, True, False)
     )
     assert [v.verdict for v in said] == ["worse", "invalid", "better", "unstable", "invalid"]
     assert said[1].cause == said[4].cause == "ruler failed"
     assert said[1].mean is said[1].p is said[1].tost_p is None
     for unknown in (
-        ControlOutcomes(),
-        ControlOutcomes(True, True, None),
-        ControlOutcomes(True, True, True),
+        ControlSummary(),
+        ControlSummary(True, True, None),
+        ControlSummary(True, True, True),
         None,
     ):
         words = [
@@ -214,7 +214,7 @@ def test_a_failed_ruler_takes_away_the_words_that_say_that_nothing_was_seen():
 
 
 @pytest.mark.parametrize(
-    "controls", [ControlOutcomes(determinism=False), ControlOutcomes(a_a=False, positive=False)]
+    "controls", [ControlSummary(determinism=False), ControlSummary(a_a=False, positive=False)]
 )
 def test_controls_void_effects_as_they_void_arms(controls):
     factors = {"one": ["a", "b"], "two": ["x", "y"]}
@@ -226,7 +226,7 @@ def test_controls_void_effects_as_they_void_arms(controls):
     }
     assert {e.mean for e in found} == {None}
     blind = judge_effects(
-        Protocol(m=0.05), factors, "a+x", cells, controls=ControlOutcomes(positive=False)
+        Protocol(m=0.05), factors, "a+x", cells, controls=ControlSummary(positive=False)
     )
     assert {(e.contrast.kind, e.verdict, e.cause) for e in blind} == {
         ("main", "worse", ""),

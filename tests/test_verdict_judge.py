@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from andrea.errors import UserError
 from andrea.verdict import paired
-from andrea.verdict.controls import ControlOutcomes
+from andrea.verdict.controls import ControlSummary
 from andrea.verdict.judge import judge_arms
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
@@ -111,10 +111,10 @@ def test_pairs_needed_never_looks_at_the_effect_just_seen() -> None:
 
 
 def test_a_failed_control_makes_everything_invalid() -> None:
-    verdict = one(shifted("a", -0.1), controls=ControlOutcomes(determinism=False, a_a=True))
+    verdict = one(shifted("a", -0.1), controls=ControlSummary(determinism=False, a_a=True))
     assert str(verdict) == "invalid (control failed)"
     assert "repeat" in verdict.reason
-    assert str(one(shifted("a", -0.1), controls=ControlOutcomes(determinism=True))) == "better"
+    assert str(one(shifted("a", -0.1), controls=ControlSummary(determinism=True))) == "better"
 
 
 def test_different_evaluated_tokens_make_an_arm_invalid_and_spare_the_others() -> None:
@@ -201,7 +201,7 @@ def test_the_first_match_wins() -> None:
         with_run(shifted("a", -0.1, edge="low"), 0, Replicate(None, "diverged")), 1, None
     )
     sick = with_run(BASE, 2, Replicate(3.3, stalled=True))
-    failed = ControlOutcomes(a_a=False)
+    failed = ControlSummary(a_a=False)
     assert one(worst, sick, controls=failed).cause == "control failed"
     assert one(worst, sick).cause == "under-trained"
     assert str(one(worst)) == "unstable"

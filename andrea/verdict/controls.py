@@ -35,8 +35,8 @@ MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
-class ControlOutcomes:
-    """Outcome of every control; None where one was not run or is unknown."""
+class ControlSummary:
+    """Controls that came out as they must, and those that did not; None: not run, or unknown."""
 
     determinism: bool | None = None
     """One run done twice agrees with itself."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from andrea.errors import UserError
 from andrea.verdict import paired
 from andrea.verdict.contrast import ArmContrast, Decision, Word
-from andrea.verdict.controls import ControlOutcomes
+from andrea.verdict.controls import ControlSummary
 from andrea.verdict.design import Factors, factorial_contrasts
 from andrea.verdict.judgement import NOT_COMPUTED, AnyContrast, Effect, Judgement, Verdict
 from andrea.verdict.protocol import Protocol
@@ -51,7 +51,7 @@ class _Look:
     seeds: list[int]
     margin: float
     alpha: float
-    controls: ControlOutcomes
+    controls: ControlSummary
     under_trained: str
     """Sentence on a baseline that did not train; empty where it did."""
 
@@ -63,7 +63,7 @@ def judge_arms(
     *,
     seeds: Sequence[int] | None = None,
     alpha: float | None = None,
-    controls: ControlOutcomes | None = None,
+    controls: ControlSummary | None = None,
 ) -> list[Verdict]:
     """Judge every arm against the baseline, in the order given.
 
@@ -98,7 +98,7 @@ def judge_effects(
     *,
     seeds: Sequence[int] | None = None,
     alpha: float | None = None,
-    controls: ControlOutcomes | None = None,
+    controls: ControlSummary | None = None,
 ) -> list[Effect]:
     """Judge every effect of a factorial design, by the rule by which arms are judged.
 
@@ -132,7 +132,7 @@ def judge_contrasts(
     *,
     seeds: Sequence[int] | None = None,
     alpha: float | None = None,
-    controls: ControlOutcomes | None = None,
+    controls: ControlSummary | None = None,
 ) -> list[Judgement[AnyContrast]]:
     """Judge contrasts between the arms of a study, family by family.
 
@@ -157,7 +157,7 @@ def judge_contrasts(
         seeds=planned,
         margin=protocol.margin,
         alpha=protocol.alpha if alpha is None else alpha,
-        controls=controls or ControlOutcomes(),
+        controls=controls or ControlSummary(),
         under_trained=_explain_under_training(arms[baseline], planned),
     )
     families: dict[str, list[AnyContrast]] = {}
@@ -401,7 +401,7 @@ def _explain_regret(regret: float | None, word: Word) -> str:
     )
 
 
-def _apply_controls(ruling: Ruling, controls: ControlOutcomes) -> Ruling:
+def _apply_controls(ruling: Ruling, controls: ControlSummary) -> Ruling:
     """Return the ruling, or *invalid* where a failed control takes its word away."""
     if failed := controls.failed_checks:
         return Ruling("invalid", "control failed", f"control failed: {' and '.join(failed)}")

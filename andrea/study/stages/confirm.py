@@ -10,7 +10,7 @@ from typing import Any
 
 from andrea.records.events import Run
 from andrea.study.stages.evidence import Record
-from andrea.verdict.controls import ControlOutcomes
+from andrea.verdict.controls import ControlSummary
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import confirmation_seeds
@@ -31,7 +31,7 @@ def planned(record: Record, generation: int) -> list[Run]:
 
 
 def outcome(
-    record: Record, first: list[dict[str, Any]], controls: ControlOutcomes | None
+    record: Record, first: list[dict[str, Any]], controls: ControlSummary | None
 ) -> dict[str, Any]:
     """`confirmation` of verdict.json.
 

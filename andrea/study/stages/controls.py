@@ -15,7 +15,7 @@ from andrea.study.stages.evidence import Record
 from andrea.training import schedule
 from andrea.training.metrics import VOLATILE
 from andrea.verdict import controls
-from andrea.verdict.controls import ControlOutcomes
+from andrea.verdict.controls import ControlSummary
 from andrea.verdict.judge import judge_arms
 from andrea.verdict.seeds import control_seed, replication_seed
 
@@ -100,10 +100,10 @@ def outcomes(record: Record) -> dict[str, Any]:
     return found
 
 
-def ruling(found: Mapping[str, Any] | None) -> ControlOutcomes | None:
+def ruling(found: Mapping[str, Any] | None) -> ControlSummary | None:
     """What the judge needs of `outcomes`."""
     return (
-        ControlOutcomes(*(found[name]["ok"] for name in ("repeat", "a_a", "ruler")))
+        ControlSummary(*(found[name]["ok"] for name in ("repeat", "a_a", "ruler")))
         if found
         else None
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.records.events import Run
-from andrea.records.extras import Asked, asked_of
+from andrea.records.extras import Extras
 from andrea.store.versions import installed
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
@@ -16,7 +16,7 @@ from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import METHOD, Verdict
 from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import replication_seed
-from andrea.verdict.tokens_saved import Saved, tokens_saved
+from andrea.verdict.tokens_saved import TokensSaved, tokens_saved
 
 
 def verdicts(
@@ -30,7 +30,7 @@ def verdicts(
 
     What was asked beside the question, and the speed of the arms, are read from the study's folder.
     """
-    record, asked = Record(study, choices, runs, results), asked_of(study.folder)
+    record, asked = Record(study, choices, runs, results), study.folder.load_extras()
     controlled = controls.outcomes(record) if asked.controls else None
     ruling = controls.ruling(controlled)
     arms = {arm: record.data(arm) for arm in study.arms}
@@ -57,14 +57,14 @@ def verdicts(
         **found,
         "method": METHOD,
         "versions": _versions(),
-        "asked": asked.to_dict(),
+        "asked": asked.to_json(),
         "complete": all(run["run_id"] in results for run in runs)
         and _planned(record, asked, measured),
         "exploratory": any(data.exploratory for data in arms.values()),
     }
 
 
-def _planned(record: Record, asked: Asked, measured: Mapping[str, Any] | None) -> bool:
+def _planned(record: Record, asked: Extras, measured: Mapping[str, Any] | None) -> bool:
     """Whether the runs of all that is asked are known: a study may be looked at right after it was
     asked for more.
     """
@@ -94,7 +94,7 @@ def _tokens_saved(
     for verdict in judged:
         pairs = {pair.seed: pair.difference for pair in verdict.differences}
         if verdict.mean is None:
-            saved = Saved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
+            saved = TokensSaved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
         else:
             saved = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
         found[verdict.contrast.arm] = saved.to_dict()
