@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from andrea.study.regrade import regrade
 from study_fakes import go, make_study, misbehave, patched, verdict
 from typer.testing import CliRunner
 
@@ -16,7 +17,6 @@ from andrea.errors import StudyError, UserError
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study.regrade import regrade
 from andrea.verdict.judgement import METHOD
 
 

@@ -1,6 +1,7 @@
 """Follows the metrics of runs at work by reading what was appended to their files."""
 
 from pathlib import Path
+
 from andrea.records.run import MetricRecord
 from andrea.store.files import record_of
 from andrea.store.runs import RunStore

@@ -81,3 +81,8 @@ def tail(steps: int) -> int:
     result states.
     """
     return max(1, steps // 10)
+
+
+def trained_tokens(cfg: RunConfig) -> int:
+    """Return the tokens that a run trains: whole batches."""
+    return steps(cfg) * batch_tokens(cfg)

@@ -16,7 +16,7 @@ from andrea.records.run import Phase, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.question.sweep import Sweep
-from andrea.training import schedule
+from andrea.training.schedule import trained_tokens
 from andrea.verdict.protocol import Protocol
 
 TUNING_PHASES = ("tune", "trial")
@@ -132,8 +132,7 @@ class FrozenStudy:
 
     def tokens(self, arm: str) -> int:
         """Return the tokens that a run of an arm trains: whole batches."""
-        config = self.config(arm)
-        return schedule.steps(config) * schedule.batch_tokens(config)
+        return trained_tokens(self.config(arm))
 
     def plan(
         self, arm: str, phase: Phase, why: str, *, lr: float | None, seed: int, **fields: Any
