@@ -195,7 +195,7 @@ class Writer:
                 elif fate == "failed":
                     self.fail(run)
 
-    def judge_arms(self) -> None:
+    def judge(self) -> None:
         """verdict.json by the real judge."""
         protocol = Protocol(**self.rules)
         arms = [

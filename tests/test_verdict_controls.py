@@ -74,7 +74,7 @@ def test_a_repeat_that_ends_otherwise_fails_and_one_that_is_missing_is_unknown(d
 def test_a_paired_control_has_the_numbers_of_scipy():
     baseline, other = runs(noise=0.01, seed=1), runs(0.004, noise=0.01, seed=2)
     values = [other[s].loss - baseline[s].loss for s in SEEDS]
-    found = judge_a_a(baseline, other, SEEDS, m=0.05)
+    found = judge_a_a(baseline, other, SEEDS, margin=0.05)
     expected = stats.ttest_1samp(values, 0.0)
     interval = expected.confidence_interval(0.95)
     assert [d.difference for d in found.differences] == values and found.n == 5
@@ -99,7 +99,7 @@ def test_a_paired_control_has_the_numbers_of_scipy():
     ],
 )
 def test_a_a_fails_at_p_below_half_a_percent_and_a_mean_beyond_m(shift, noise, ok):
-    found = judge_a_a(runs(), runs(shift, noise, seed=3), SEEDS, m=0.05)
+    found = judge_a_a(runs(), runs(shift, noise, seed=3), SEEDS, margin=0.05)
     assert found.ok is ok
     assert ok or (found.p < 0.005 and abs(found.mean) > 0.05)
 
@@ -109,18 +109,18 @@ def test_a_a_fails_about_once_in_two_hundred_studies_of_noise_that_is_large_besi
     for _ in range(4000):
         pairs = draw.standard_normal((2, 5))
         sides = [{s: Replicate(10 + float(row[s]), **GOOD) for s in SEEDS} for row in pairs]
-        failed += judge_a_a(*sides, SEEDS, m=1e-6).ok is False
+        failed += judge_a_a(*sides, SEEDS, margin=1e-6).ok is False
     assert 0.002 < failed / 4000 < 0.009
 
 
 def test_where_no_loss_changed_no_other_weights_were_drawn():
-    found = judge_a_a(runs(noise=0.1), runs(noise=0.1), SEEDS, m=0.05)
+    found = judge_a_a(runs(noise=0.1), runs(noise=0.1), SEEDS, margin=0.05)
     assert found.ok is False and "not drawn" in found.reason
 
 
 @pytest.mark.parametrize("bad", [STALLED, DIVERGED])
 def test_a_baseline_that_does_not_train_with_other_weights_fails_a_a(bad):
-    found = judge_a_a(runs(), {**runs(0.001, 0.01), 2: bad}, SEEDS, m=0.05)
+    found = judge_a_a(runs(), {**runs(0.001, 0.01), 2: bad}, SEEDS, margin=0.05)
     assert found.ok is False and found.mean is found.p is found.interval is None and found.n == 4
     assert "1 of 5 runs diverged or stalled" in found.reason
 
