@@ -145,7 +145,7 @@ def test_a_worker_without_a_fork_server_can_still_be_ended(tmp_path, how):
         while not ends:
             ends = executor.wait(0.2)
         assert ends[0].outcome == "failed"
-    assert fakes.RunStore(tmp_path).lease(job.run_id) is None
+    assert fakes.RunStore(tmp_path).lease(job.run.run_id) is None
 
 
 def test_a_stopped_worker_is_found_hung_and_its_run_is_tried_again(tmp_path):

@@ -201,6 +201,8 @@ class ArmSpeed(Interval):
 class SpeedRatio(Interval):
     """Time of an arm's step over that of the baseline's."""
 
+    tolerant = False  # A ratio without its interval would decide what is trained.
+
     ratio: float
 
 

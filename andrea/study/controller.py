@@ -7,8 +7,6 @@ once more.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from optuna.distributions import FloatDistribution
-
 from andrea.errors import StudyError, UserError, disk_full
 from andrea.execution.dispatch import Upcoming, disk_message
 from andrea.execution.executors import Executor
@@ -185,6 +183,9 @@ def _save_early_verdict(session: Session, evidence: Evidence, is_outdated: bool)
 
 def _update_journal(session: Session) -> None:
     """Bring the Optuna journal of an ablation to its tuning runs: one Optuna study per arm."""
+    # Not at import: a worker, which imports what its function's module imports, needs no tuner.
+    from optuna.distributions import FloatDistribution
+
     space = {"train.lr": FloatDistribution(1e-9, 1e3, log=True)}
     trials = []
     for run in session.ledger.runs:

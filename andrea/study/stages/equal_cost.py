@@ -7,7 +7,7 @@ loss at that cost would not do: its schedule had not ended.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from andrea.config import RunConfig
 from andrea.model.accounting import flops_per_token
@@ -47,6 +47,13 @@ class Costs:
     baseline: str
     speed: StudySpeed | None = None
     """For `time`."""
+    known_flops: Mapping[str, float] = field(default_factory=dict)
+    """FLOPs per token by arm where they were counted before."""
+
+    def flops(self, arm: str) -> float:
+        """Return the FLOPs per token, forward and backward."""
+        known = self.known_flops.get(arm)
+        return known or flops_per_token(self.configs[arm].model).total
 
     def measured(self, arm: str) -> SpeedRatio | None:
         """Return the time of a step over that of the baseline's, if it was measured."""
@@ -62,8 +69,7 @@ class Costs:
             measured = self.measured(arm)
             return None if measured is None else measured.ratio * steps
         tokens = steps * schedule.batch_tokens(arm_config) / schedule.batch_tokens(base_config)
-        flops = flops_per_token(arm_config.model).total / flops_per_token(base_config.model).total
-        return flops * tokens
+        return self.flops(arm) / self.flops(self.baseline) * tokens
 
     def ratio_interval(self, arm: str) -> tuple[float, float]:
         """Return the interval of the ratio; where too few rounds gave none, the ratio itself."""
@@ -91,8 +97,7 @@ class Costs:
 
     def _cost_per_step(self, arm: str) -> float | None:
         if self.budget == "flops":
-            config = self.configs[arm]
-            return flops_per_token(config.model).total * schedule.batch_tokens(config)
+            return self.flops(arm) * schedule.batch_tokens(self.configs[arm])
         # In steps of the baseline: a ratio within rounds is known better than either time.
         measured = self.measured(arm)
         if arm == self.baseline:
@@ -124,7 +129,9 @@ class Costs:
 def costs_of(study: FrozenStudy, budget: Budget, speed: StudySpeed | None) -> Costs:
     """Return the costs of a frozen study's arms."""
     configs = {arm: study.config(arm) for arm in study.arms}
-    return Costs(budget, configs, str(study.baseline), speed)
+    counted = {arm: resolved.flops_per_token for arm, resolved in study.resolved.arms.items()}
+    flops = {arm: number for arm, number in counted.items() if number}
+    return Costs(budget, configs, str(study.baseline), speed, flops)
 
 
 def _compare(ratio: float) -> str:
