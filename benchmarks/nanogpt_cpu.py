@@ -87,7 +87,7 @@ def ninety_ten(text: Path, folder: Path) -> NinetyTen:
     whole = load_tokenizer(prepared).encode(text.read_text(encoding="utf-8"))
     cut = int(len(whole) * 0.9)
     tokens = {"train": cut, "tune": len(whole) - cut, "verdict": len(whole) - cut}
-    return NinetyTen(prepared.folder, prepared.meta | {"tokens": tokens}, whole)
+    return NinetyTen(prepared.folder, prepared.meta.model_copy(update={"tokens": tokens}), whole)
 
 
 def main() -> int:

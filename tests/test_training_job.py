@@ -84,7 +84,7 @@ def test_a_run_that_another_process_holds_is_left_alone(tmp_path: Path) -> None:
         (StudyError("data are gone"), "data are gone"),
     ],
 )
-def test_s34_a_crash_is_a_failure_with_a_reason_and_no_result(
+def test_a_crash_is_a_failure_with_a_reason_and_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     arguments = job(tmp_path, tiny())

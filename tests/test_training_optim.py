@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from training_kit import corpus, tiny
 
-from andrea.data.batches import batch
+from andrea.data.batches import training_batch
 from andrea.model.gpt import build_model
 from andrea.training.config import TrainConfig
 from andrea.training.loop import Trainer
 from andrea.training.optim import clip, make_optimizer, set_lr
 
 
-def test_s13_gains_and_biases_are_not_decayed_and_every_matrix_is() -> None:
+def test_gains_and_biases_are_not_decayed_and_every_matrix_is() -> None:
     model = build_model(tiny(model__norm_affine=True, model__bias=True).model)
     optimizer = make_optimizer(model, TrainConfig(weight_decay=0.3))
     decay = {
@@ -89,7 +89,7 @@ def test_clipping_scales_all_gradients_to_the_limit_and_returns_the_norm_before(
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 3])
 def test_accumulated_gradient_and_loss_equal_the_full_batch(micro_batch: int) -> None:
-    x, y = (torch.from_numpy(a) for a in batch(corpus(), 1, 0, 4, 16))
+    x, y = (torch.from_numpy(a) for a in training_batch(corpus(), 1, 0, 4, 16))
     whole, sliced = (
         Trainer(tiny(), corpus()),
         Trainer(tiny(train__micro_batch=micro_batch), corpus()),
@@ -113,7 +113,7 @@ def test_a_step_is_adamw_on_the_clipped_mean_gradient_of_the_batch() -> None:
         foreach=False,
     )
     for k in range(3):
-        x, y = (torch.from_numpy(a) for a in batch(corpus(), cfg.seed, k, 4, 16))
+        x, y = (torch.from_numpy(a) for a in training_batch(corpus(), cfg.seed, k, 4, 16))
         plain.zero_grad()
         nn.functional.cross_entropy(oracle(x).flatten(0, 1), y.flatten()).backward()
         norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in oracle.parameters()))

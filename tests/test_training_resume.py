@@ -61,7 +61,7 @@ def resume(folder: Path) -> dict[str, Any]:
     )
 
 
-def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
+def test_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
     snapshots: tuple[Path, dict[str, Any], dict[int, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, result, found = snapshots
@@ -69,10 +69,12 @@ def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
     rates = {r["step"]: r["lr"] for r in records(whole, "train")}
     for step, folder in found.items():
         read: list[int] = []
-        batch = loop.batch
+        batch = loop.training_batch
         with monkeypatch.context() as patch:
             patch.setattr(
-                loop, "batch", lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape)
+                loop,
+                "training_batch",
+                lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape),
             )
             again = resume(folder)
         assert read == list(range(step, 24))  # nothing twice, nothing left out
@@ -136,7 +138,7 @@ def test_a_checkpoint_is_written_and_read_without_a_second_copy_of_the_state(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_s8_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_optimizer(
+def test_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_optimizer(
     snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
 ) -> None:
     whole, _, found = snapshots

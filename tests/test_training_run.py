@@ -12,7 +12,7 @@ import torch
 from training_kit import assert_same_run, corpus, lasting, records, tiny, weights
 
 from andrea.config import RunConfig
-from andrea.data.batches import evaluation
+from andrea.data.batches import evaluation_set
 from andrea.errors import UserError
 from andrea.model.gpt import build_model
 from andrea.training import loop, schedule
@@ -65,7 +65,7 @@ def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     assert result["loss"] < result["initial_loss"] == pytest.approx(np.log(256), abs=0.1)
 
 
-def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
+def test_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
     tmp_path: Path,
 ) -> None:
     asked = ({}, {"init_seed": 9}, {"data_seed": 9}, {"dropout_seed": 9}, {"seed": 9})
@@ -105,7 +105,7 @@ def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
 def test_result_accounts_for_tokens_documents_parameters_and_work(tmp_path: Path) -> None:
     cfg = tiny()
     folder, result = trained(tmp_path, cfg)
-    data = evaluation(corpus(), cfg.data, 16)
+    data = evaluation_set(corpus(), cfg.data, 16)
     model = build_model(cfg.model)
     model.load_state_dict(weights(folder))
     losses = evaluate(model, data)
@@ -135,7 +135,7 @@ def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_s6_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(
+def test_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(
     tmp_path: Path, dropout: float
 ) -> None:
     one, first = trained(tmp_path, tiny(model__dropout=dropout))
@@ -170,22 +170,22 @@ def test_global_state_of_torch_numpy_and_python_is_as_before(tmp_path: Path) -> 
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_s16_evaluation_is_the_same_each_time_and_training_never_notices_it(tmp_path: Path) -> None:
+def test_evaluation_is_the_same_each_time_and_training_never_notices_it(tmp_path: Path) -> None:
     rare, _ = trained(tmp_path, tiny(train__evals=1, train__diagnostics=0, model__dropout=0.1))
     often, _ = trained(tmp_path, tiny(train__evals=24, train__diagnostics=24, model__dropout=0.1))
     for name, tensor in weights(rare).items():
         assert torch.equal(tensor, weights(often)[name]), name
     cfg = tiny(model__dropout=0.5)
     model = build_model(cfg.model, 3).train()
-    first = evaluate(model, evaluation(corpus(), cfg.data, 16))
-    second = evaluate(model, evaluation(corpus(), cfg.data, 16))
+    first = evaluate(model, evaluation_set(corpus(), cfg.data, 16))
+    second = evaluate(model, evaluation_set(corpus(), cfg.data, 16))
     assert first.window_sums.tolist() == second.window_sums.tolist()
     assert model.training
 
 
 def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset() -> None:
     cfg = tiny()
-    model, data = build_model(cfg.model, 3), evaluation(corpus(), cfg.data, 16)
+    model, data = build_model(cfg.model, 3), evaluation_set(corpus(), cfg.data, 16)
     found = evaluate(model, data)
     with torch.no_grad():
         logits = model(torch.from_numpy(data.x)).double().numpy()
@@ -200,7 +200,7 @@ def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset
     assert bits_per_byte(np.log(2), 100, 50) == 2.0
 
 
-def test_s5_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_path: Path) -> None:
     folder, result = trained(tmp_path, tiny(train__lr=1e30, train__logs=2))
     assert result["outcome"] == "diverged"
     assert "not finite at step" in result["reason"]
@@ -214,7 +214,7 @@ def test_s5_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_
     assert json.dumps(result, allow_nan=False)
 
 
-def test_s65_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(
+def test_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(
     tmp_path: Path,
 ) -> None:
     folder, result = trained(tmp_path, tiny(train__lr=3.0, train__schedule="constant"))
@@ -274,7 +274,7 @@ def test_a_budget_below_one_batch_is_refused_before_anything_is_written(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_s19_seconds_and_speed_leave_compilation_and_evaluation_out(
+def test_seconds_and_speed_leave_compilation_and_evaluation_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]

@@ -33,7 +33,7 @@ configs = configs | falling_late
 
 
 @given(configs, st.integers(2, 5000))
-def test_s4_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(
+def test_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(
     cfg: TrainConfig, steps: int
 ) -> None:
     floor = {

@@ -46,7 +46,7 @@ def corpus() -> Prepared:
 def tiny(**settings: Any) -> RunConfig:
     """A resolved tiny configuration; settings are dotted with `__` for the dot."""
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    data = {"data.source": corpus().meta["source"]}
+    data = {"data.source": corpus().meta.source}
     return resolve(build(RunConfig, merge(TINY, data, dotted)), corpus(), "cpu")
 
 

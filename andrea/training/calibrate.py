@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from andrea.config import RunConfig
-from andrea.data.batches import evaluation
+from andrea.data.batches import evaluation_set
 from andrea.data.prepared import Prepared
 from andrea.training import diagnostics, schedule
 from andrea.training.evaluate import evaluate
@@ -25,7 +25,7 @@ def calibrate(cfg: RunConfig, prepared: Prepared) -> float:
         torch.set_num_threads(cfg.train.threads)
         began = time.perf_counter()
         trainer = Trainer(cfg, prepared)
-        data = evaluation(prepared, cfg.data, cfg.model.context)
+        data = evaluation_set(prepared, cfg.data, cfg.model.context)
         trainer.warm_up()
         start = time.perf_counter() - began
         steps = min(STEPS, trainer.steps)

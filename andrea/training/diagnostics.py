@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from andrea.data.batches import batch
+from andrea.data.batches import training_batch
 from andrea.data.prepared import Prepared
 from andrea.training.evaluate import evaluating
 
@@ -27,7 +27,7 @@ def probe(prepared: Prepared, context: int, device: torch.device) -> tuple[Tenso
     8).
     """
     windows = max(1, min(PROBE_WINDOWS, PROBE_TOKENS // context))
-    x, y = batch(prepared, PROBE_SEED, 0, windows, context)
+    x, y = training_batch(prepared, PROBE_SEED, 0, windows, context)
     return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
 
 

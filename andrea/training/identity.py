@@ -21,7 +21,7 @@ import torch
 
 import andrea
 from andrea.config import RunConfig
-from andrea.data.batches import require_batches, windows
+from andrea.data.batches import require_batches, whole_windows
 from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
 from andrea.kernels.choose import choose
@@ -185,11 +185,11 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
         if own
         else normal_form(cfg.model)
     )
-    judged = windows(cfg.data.eval_tokens, cfg.model.context)
+    judged = whole_windows(cfg.data.eval_tokens, cfg.model.context)
     data = {
         "eval_part": cfg.data.eval_part,
         "eval_windows": judged,
-        "curve_windows": min(judged, windows(cfg.data.curve_tokens, cfg.model.context)),
+        "curve_windows": min(judged, whole_windows(cfg.data.curve_tokens, cfg.model.context)),
     }
     train = cfg.train.model_dump(mode="json", exclude={*ROUTE, "device"})
     train["tokens"] = steps * schedule.batch_tokens(cfg)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from andrea.config import RunConfig
-from andrea.data.batches import epochs, evaluation, unique_tokens
+from andrea.data.batches import epochs_trained, evaluation_set, unique_tokens
 from andrea.data.prepared import Prepared
 from andrea.model.accounting import flops_per_token, parameters
 from andrea.training import checkpoint, diagnostics, schedule
@@ -67,7 +67,7 @@ class Run:
         self.cfg, self.prepared, self.folder = cfg, prepared, folder
         self.attempt, self.checkpoint_every_s = attempt, checkpoint_every_s
         self.trainer = Trainer(cfg, prepared)
-        self.data = evaluation(prepared, cfg.data, cfg.model.context)
+        self.data = evaluation_set(prepared, cfg.data, cfg.model.context)
         self.probe = diagnostics.probe(prepared, cfg.model.context, self.trainer.device)
         self.tokens_per_step = schedule.batch_tokens(cfg)
         self.evals = schedule.points(cfg.train.evals, self.trainer.steps)
@@ -304,7 +304,7 @@ class Run:
             "steps": trainer.step,
             "tokens": tokens,
             "unique_tokens": unique_tokens(self.prepared, cfg.seeds.data, trainer.step, *shape),
-            "epochs": epochs(self.prepared, tokens),
+            "epochs": epochs_trained(self.prepared, tokens),
             "seconds": round(self.seconds, 3),
             "wall_seconds": round(self._wall(), 3),
             "tokens_per_s": round(tokens / self.seconds, 1) if self.seconds else None,

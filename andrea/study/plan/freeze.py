@@ -77,7 +77,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     data, say = next(iter(asked.values())).data, progress or (lambda line: None)
     prepared = _prepare(data, store, say, settle)
-    fewest = min(prepared.meta["tokens"][part] for part in ("tune", "verdict"))
+    fewest = min(prepared.meta.tokens[part] for part in ("tune", "verdict"))
     if fewest < data.eval_tokens:
         say(
             f"data.eval_tokens {data.eval_tokens:,}: only {fewest:,} tokens are there to be judged "
