@@ -30,7 +30,8 @@ from andrea.analysis.tables import claims
 from andrea.analysis.tables import leaderboard as board
 from andrea.analysis.tables.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED
 from andrea.model.accounting import flops_per_token, memory, parameters, total
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model.config import ModelConfig
+from andrea.model.presets import PRESETS
 from andrea.text import numbers as text
 
 DIFFERS = "different at different sizes, budgets or corpora"

@@ -12,7 +12,7 @@ import andrea
 from andrea import catalogue
 from andrea.catalogue import entries, find, load_user_variants, names, title
 from andrea.errors import UserError
-from andrea.model import config as model_config
+from andrea.model import registry
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import matched
 from andrea.study.question.sweep import Sweep
@@ -189,7 +189,7 @@ def test_shipped_sweeps_are_whole(path: Path) -> None:
 
 
 VARIANT = """\
-from andrea.model.config import register
+from andrea.model.registry import register
 
 class Mine:
     pass
@@ -201,9 +201,9 @@ register("activation", "{name}", f"{{__name__}}:Mine")
 @pytest.fixture
 def axes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        model_config,
+        registry,
         "VARIANTS",
-        {axis: dict(known) for axis, known in model_config.VARIANTS.items()},
+        {axis: dict(known) for axis, known in registry.VARIANTS.items()},
     )
 
 
@@ -218,7 +218,7 @@ def test_variants_beside_a_yaml_are_known_from_then_on(tmp_path: Path, axes: Non
     loaded = load_user_variants(tmp_path / "my-own.yaml")
     assert loaded is not None and loaded.path == script and len(loaded.digest) == 64
     assert load_user_variants(script) == loaded
-    assert model_config.VARIANTS["activation"]["mine_1"] == "andrea_user_my_own:Mine"
+    assert registry.VARIANTS["activation"]["mine_1"] == "andrea_user_my_own:Mine"
     assert sys.modules["andrea_user_my_own"].Mine is not None
     script.write_text(VARIANT.format(name="mine_1") + "# changed\n")
     again = load_user_variants(tmp_path / "my-own.yaml")

@@ -17,10 +17,11 @@ from typer.testing import CliRunner, Result
 from andrea.cli.app import app
 from andrea.data import tokenizers
 from andrea.errors import StudyError
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.folder import save_model
 from andrea.model.gpt import build_model
 from andrea.model.hf.convert import export_hf
+from andrea.model.registry import VARIANTS
 from andrea.model.size_matching import fit
 
 SMALL = ModelConfig(vocab_size=256, context=8, d_model=16, n_layer=1, n_head=2)
@@ -222,7 +223,7 @@ def test_a_damaged_description_of_a_tokenizer_is_said(description: dict[str, Any
 
 
 MINE = """
-from andrea.model.config import register
+from andrea.model.registry import register
 from andrea.model.mlps import Mlp
 
 

@@ -14,10 +14,12 @@ from torch import nn
 from andrea.config import build
 from andrea.errors import UserError
 from andrea.model import accounting
-from andrea.model.config import PRESETS, VARIANTS, ModelConfig, register, variant
-from andrea.model.describe import describe
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.model.mlps import Mlp
+from andrea.model.presets import PRESETS
+from andrea.model.registry import VARIANTS, register, variant
+from andrea.model.summary import describe
 
 SMALL = ModelConfig(vocab_size=11, context=6, d_model=12, n_layer=2, n_head=2, dropout=0.2)
 
@@ -209,10 +211,12 @@ def test_every_preset_is_valid_and_described(preset: str) -> None:
 
 def test_counting_and_describing_load_no_torch() -> None:
     code = (
-        "import sys; from andrea.model import accounting, describe, inits;"
-        "from andrea.model.config import PRESETS, VARIANTS, ModelConfig, variant;"
+        "import sys; from andrea.model import accounting, inits, summary;"
+        "from andrea.model.config import ModelConfig;"
+        "from andrea.model.presets import PRESETS;"
+        "from andrea.model.registry import VARIANTS, variant;"
         "[variant(axis, name) for axis in VARIANTS for name in VARIANTS[axis]];"
-        "cfg = ModelConfig(**PRESETS['gpt2']); describe.describe(cfg);"
+        "cfg = ModelConfig(**PRESETS['gpt2']); summary.describe(cfg);"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

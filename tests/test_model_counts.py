@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from andrea.errors import UserError
 from andrea.model import accounting
-from andrea.model.config import PRESETS, ModelConfig
-from andrea.model.describe import compare, describe
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
+from andrea.model.presets import PRESETS
+from andrea.model.summary import compare, describe
 
 BARE = {"tied": False, "bias": False, "norm_affine": False}
 SHAKESPEARE_CHAR = {

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from andrea.errors import UserError
-from andrea.model import config as model_config
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model import registry
+from andrea.model.config import ModelConfig
 from andrea.model.mlps import Relu
+from andrea.model.presets import PRESETS
 from andrea.model.size_matching import UNITS, deviation, fit, quantity, value
 
 NEAR = 40
@@ -175,11 +176,11 @@ class Fragile(Relu):
 
 @pytest.fixture
 def own(monkeypatch):
-    known = {axis: dict(names) for axis, names in model_config.VARIANTS.items()}
+    known = {axis: dict(names) for axis, names in registry.VARIANTS.items()}
     known["activation"] |= {
         kind.__name__.lower(): f"{__name__}:{kind.__name__}" for kind in (Coarse, Deaf, Fragile)
     }
-    monkeypatch.setattr(model_config, "VARIANTS", known)
+    monkeypatch.setattr(registry, "VARIANTS", known)
 
 
 def test_a_users_own_variant_is_asked_for_its_count(own):

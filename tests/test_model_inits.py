@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
 from andrea.model.inits import draw, initialise, scales
+from andrea.model.registry import VARIANTS
 
 SMALL = {"vocab_size": 31, "context": 9, "d_model": 24, "n_layer": 3, "n_head": 4}
 

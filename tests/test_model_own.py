@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from andrea.model import accounting
 from andrea.model.attention import Attention
-from andrea.model.config import VARIANTS, ModelConfig, register
-from andrea.model.describe import describe
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.model.inits import Init, lr_scales
 from andrea.model.layers.attention import SelfAttention
 from andrea.model.layers.blocks import PreNormBlock
-from andrea.model.layers.positions import Inside
+from andrea.model.layers.positions import AttentionPositions
 from andrea.model.layers.residuals import Join
 from andrea.model.mlps import Mlp
 from andrea.model.placements import PreNorm
 from andrea.model.positions import Positions
+from andrea.model.registry import VARIANTS, register
 from andrea.model.residuals import Residual
+from andrea.model.summary import describe
 from andrea.model.variants import Shapes, Variant
 from andrea.training import diagnostics
 from andrea.training.rehearsal import rehearse
@@ -106,7 +107,7 @@ class Recent(Positions):
         return RecentBias()
 
 
-class RecentBias(Inside):
+class RecentBias(AttentionPositions):
     def bias(self, length: int) -> Tensor:
         t = torch.arange(length)
         return 0.5 * (t[None, :] - t[:, None]).sign().float()[None]

@@ -12,7 +12,7 @@ from training_kit import corpus, tiny
 
 from andrea.config import RunConfig, build
 from andrea.errors import UserError
-from andrea.model import config as model_config
+from andrea.model import registry
 from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
@@ -155,15 +155,15 @@ def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(
                 raised.setattr(part, "numerics", 2)
             return [named(**config) != name for config, name in zip(configs, before, strict=True)]
 
-    assert renamed(model_config.variant("activation", "relu")) == [False, True, False]
-    assert renamed(model_config.variant("activation", "gelu_tanh")) == [True, False, True]
-    assert renamed(model_config.variant("norm_placement", "post")) == [False, False, True]
+    assert renamed(registry.variant("activation", "relu")) == [False, True, False]
+    assert renamed(registry.variant("activation", "gelu_tanh")) == [True, False, True]
+    assert renamed(registry.variant("norm_placement", "post")) == [False, False, True]
     everybodys = [
         Attention,
         GPT,
         Mlp,
-        model_config.variant("norm", "layernorm"),
-        model_config.variant("init", "gpt2"),
+        registry.variant("norm", "layernorm"),
+        registry.variant("init", "gpt2"),
     ]
     for part in (*everybodys, *module.COMPONENTS):
         assert renamed(part) == [True, True, True], part
@@ -171,9 +171,9 @@ def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(
 
 
 def test_a_users_own_variant_may_read_the_ratio_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = type("Own", (model_config.variant("activation", "relu"),), {"__module__": __name__})
+    own = type("Own", (registry.variant("activation", "relu"),), {"__module__": __name__})
     monkeypatch.setattr(sys.modules[__name__], "Own", own, raising=False)
-    monkeypatch.setitem(model_config.VARIANTS["activation"], "own", f"{__name__}:Own")
+    monkeypatch.setitem(registry.VARIANTS["activation"], "own", f"{__name__}:Own")
     config = {"model__activation": "own", "model__d_model": 48}
     assert named(**config, model__mlp_ratio="8/3") != named(**config, model__mlp_ratio=2.67)
 
@@ -184,7 +184,7 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(
     source = tmp_path / "my_own_mlps.py"
     source.write_text("from andrea.model.mlps import Relu\n\n\nclass Mine(Relu):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(model_config.VARIANTS["activation"], "mine", "my_own_mlps:Mine")
+    monkeypatch.setitem(registry.VARIANTS["activation"], "mine", "my_own_mlps:Mine")
     first = named(model__activation="mine")
     assert named(model__activation="mine") == first
     source.write_text(source.read_text() + "# another text\n")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from andrea.errors import UserError
-from andrea.model.config import ModelConfig, variant
+from andrea.model.config import ModelConfig
+from andrea.model.registry import variant
 from andrea.model.variants import activations, shared
 
 FLOAT32 = 4

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from andrea.errors import reason
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.registry import VARIANTS, variant
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import users_own
 
 ONE_VALUE: tuple[tuple[str, str], ...] = (("mlp_width", "mlp_ratio"), ("mlp_width", "mlp_multiple"))
@@ -22,7 +23,7 @@ NUMBERS = (1e-30, 1e30)
 """Between these lies every number that is not 0: products of a few such still fit into float32."""
 
 
-def faults(cfg: ModelConfig) -> Iterator[str]:
+def find_faults(cfg: ModelSettings) -> Iterator[str]:
     """Every reason why a configuration makes no sense, naming the settings and how to mend them."""
     yield from _of_numbers(cfg)
     yield from _of_sizes(cfg)
@@ -41,7 +42,7 @@ def faults(cfg: ModelConfig) -> Iterator[str]:
         yield from _unread(cfg, chosen)
 
 
-def _refusal(part: Any, cfg: ModelConfig) -> str | None:
+def _refusal(part: Any, cfg: ModelSettings) -> str | None:
     """What a part has against a model; a user's own may fail to say it."""
     try:
         why = part.refuse(cfg)
@@ -54,7 +55,7 @@ def _refusal(part: Any, cfg: ModelConfig) -> str | None:
     )
 
 
-def _of_numbers(cfg: ModelConfig) -> Iterator[str]:
+def _of_numbers(cfg: ModelSettings) -> Iterator[str]:
     low, high = NUMBERS
     for name in type(cfg).model_fields:
         number = getattr(cfg, name)
@@ -62,7 +63,7 @@ def _of_numbers(cfg: ModelConfig) -> Iterator[str]:
             yield f"{name} {number:g} is beyond what float32 computes with: choose one between {low:g} and {high:g}"
 
 
-def _of_sizes(cfg: ModelConfig) -> Iterator[str]:
+def _of_sizes(cfg: ModelSettings) -> Iterator[str]:
     if cfg.head_dim is None and cfg.d_model % cfg.n_head:
         yield (
             f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}: "
@@ -87,7 +88,7 @@ def _of_sizes(cfg: ModelConfig) -> Iterator[str]:
         )
 
 
-def _of_context(cfg: ModelConfig) -> Iterator[str]:
+def _of_context(cfg: ModelSettings) -> Iterator[str]:
     """With one position there is one score, and its softmax is 1."""
     if cfg.context > 1:
         return
@@ -98,7 +99,7 @@ def _of_context(cfg: ModelConfig) -> Iterator[str]:
         yield f"positions {cfg.positions} tells nothing in a context of 1: choose none, or make context longer"
 
 
-def _of_wholes(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
+def _of_wholes(cfg: ModelSettings, chosen: dict[str, Any]) -> Iterator[str]:
     """A setting for all parts that every part has its own of."""
     normed = "norm_bias" in chosen["norm"].reads and cfg.norm_affine and _normed(cfg, chosen)
     parts = {
@@ -110,7 +111,7 @@ def _of_wholes(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
             yield f"{whole} has no part left: {', '.join(names)} are set; leave {whole} or one of them out"
 
 
-def _unread(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
+def _unread(cfg: ModelSettings, chosen: dict[str, Any]) -> Iterator[str]:
     """Settings away from their default that no chosen variant reads; a norm that stands nowhere
     reads nothing.
     """
@@ -130,7 +131,7 @@ def _unread(cfg: ModelConfig, chosen: dict[str, Any]) -> Iterator[str]:
         yield f"norm {cfg.norm}: no norm stands anywhere; choose another norm_placement, or leave it out"
 
 
-def _normed(cfg: ModelConfig, chosen: dict[str, Any]) -> bool:
+def _normed(cfg: ModelSettings, chosen: dict[str, Any]) -> bool:
     """Whether a norm stands anywhere."""
     return (
         bool(chosen["norm_placement"].sites)
@@ -151,11 +152,11 @@ def _readers() -> dict[str, tuple[str, list[str]]]:
     return readers
 
 
-def _set(cfg: ModelConfig, name: str) -> bool:
+def _set(cfg: ModelSettings, name: str) -> bool:
     return bool(getattr(cfg, name) != type(cfg).model_fields[name].default)
 
 
-def normal_form(cfg: ModelConfig) -> dict[str, Any]:
+def normal_form(cfg: ModelSettings) -> dict[str, Any]:
     """The settings as plain data, such that configurations that compute the same have the same
     form.
 
@@ -175,7 +176,7 @@ def normal_form(cfg: ModelConfig) -> dict[str, Any]:
     return form
 
 
-def _of_parts(cfg: ModelConfig) -> dict[str, Any]:
+def _of_parts(cfg: ModelSettings) -> dict[str, Any]:
     """Biases and dropout."""
     biases, dropouts = cfg.biases, cfg.dropouts
     chosen = {axis: variant(axis, getattr(cfg, axis)) for axis in ("norm", "norm_placement")}
@@ -192,7 +193,7 @@ def _of_parts(cfg: ModelConfig) -> dict[str, Any]:
     return form | {name: None if value == whole else value for name, (value, whole) in own.items()}
 
 
-def _of_heads(cfg: ModelConfig) -> dict[str, Any]:
+def _of_heads(cfg: ModelSettings) -> dict[str, Any]:
     """Attention's sizes and its scale; µP at its base width is the standard parametrization but for
     that scale.
     """
@@ -210,7 +211,7 @@ def _of_heads(cfg: ModelConfig) -> dict[str, Any]:
     return form | {"attn_scale": None if scale == usual else scale}
 
 
-def _of_norms(cfg: ModelConfig) -> dict[str, Any]:
+def _of_norms(cfg: ModelSettings) -> dict[str, Any]:
     """Without norms it is the same where they would stand."""
     if cfg.norm == "identity" and cfg.norm_placement == "pre":
         return {"norm": type(cfg).model_fields["norm"].default, "norm_placement": "none"}

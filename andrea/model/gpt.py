@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from andrea.model.accounting import vocabulary
-from andrea.model.config import ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.inits import initialise, output_scale
 from andrea.model.layers.attention import at_least_float32
+from andrea.model.registry import variant
 
 
 class GPT(nn.Module):

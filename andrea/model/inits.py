@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig, variant
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,23 +31,23 @@ class Init(ABC):
 
     @classmethod
     @abstractmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         """Standard deviation of a matrix [out, in] or table; queries, keys and values are asked for
         one by one, as `blocks.0.attn.q.weight` and so on.
         """
 
     @classmethod
-    def lr(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def lr(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         """Factor of the learning rate of a parameter."""
         return 1.0
 
     @classmethod
-    def score_scale(cls, cfg: ModelConfig) -> float | None:
+    def score_scale(cls, cfg: ModelSettings) -> float | None:
         """Factor of the attention scores; None: 1/√D."""
         return None
 
     @classmethod
-    def output_scale(cls, cfg: ModelConfig) -> float:
+    def output_scale(cls, cfg: ModelSettings) -> float:
         """Factor of what the head reads."""
         return 1.0
 
@@ -57,7 +58,7 @@ class GPT2(Init):
     """
 
     @classmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         return (
             cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(RESIDUAL) else cfg.init_std
         )
@@ -69,7 +70,7 @@ class Xavier(Init):
     """
 
     @classmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         return math.sqrt(2 / (shape[0] + shape[1])) if hidden(name) else cfg.init_std
 
 
@@ -79,7 +80,7 @@ class FanIn(Init):
     """
 
     @classmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         return 1 / math.sqrt(shape[1]) if hidden(name) else cfg.init_std
 
 
@@ -89,7 +90,7 @@ class ZeroOut(Init):
     """
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         """Where the gradient would be 0 for ever."""
         if cfg.residual == "rezero":
             return (
@@ -106,7 +107,7 @@ class ZeroOut(Init):
         return None
 
     @classmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         return 0.0 if name.endswith(RESIDUAL) else cfg.init_std
 
 
@@ -120,7 +121,7 @@ class MuP(Init):
     reads = ("mup_base",)
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         """What would grow with the width all the same."""
         if cfg.embedding_scale == "sqrt_d":
             return (
@@ -131,25 +132,25 @@ class MuP(Init):
         return None
 
     @classmethod
-    def width(cls, cfg: ModelConfig) -> float:
+    def width(cls, cfg: ModelSettings) -> float:
         """How many times wider than the base the model is."""
         return cfg.d_model / cfg.mup_base
 
     @classmethod
-    def scale(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         std = GPT2.scale(cfg, name, shape)
         return std / math.sqrt(cls.width(cfg)) if hidden(name) else std
 
     @classmethod
-    def lr(cls, cfg: ModelConfig, name: str, shape: tuple[int, ...]) -> float:
+    def lr(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         return 1 / cls.width(cfg) if hidden(name) and len(shape) >= 2 else 1.0
 
     @classmethod
-    def score_scale(cls, cfg: ModelConfig) -> float:
+    def score_scale(cls, cfg: ModelSettings) -> float:
         return 1 / cfg.d_head
 
     @classmethod
-    def output_scale(cls, cfg: ModelConfig) -> float:
+    def output_scale(cls, cfg: ModelSettings) -> float:
         return 1 / cls.width(cfg)
 
 
@@ -158,7 +159,7 @@ def hidden(name: str) -> bool:
     return name.startswith("blocks.")
 
 
-def score_scale(cfg: ModelConfig) -> float | None:
+def score_scale(cfg: ModelSettings) -> float | None:
     """Factor of the attention scores: the setting, or the init rule's; None: 1/√D."""
     rule = variant("init", cfg.init)
     return (
@@ -168,7 +169,7 @@ def score_scale(cfg: ModelConfig) -> float | None:
     )
 
 
-def output_scale(cfg: ModelConfig) -> float:
+def output_scale(cfg: ModelSettings) -> float:
     """Factor of what the head reads."""
     rule = variant("init", cfg.init)
     return rule.output_scale(cfg) if issubclass(rule, Init) else 1.0
@@ -186,7 +187,7 @@ def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def scales(model: "nn.Module", cfg: ModelConfig) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+def scales(model: "nn.Module", cfg: ModelSettings) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     """Standard deviations of every matrix and table: by name, from row to row how many rows have
     which.
     """
@@ -207,7 +208,7 @@ def scales(model: "nn.Module", cfg: ModelConfig) -> Iterator[tuple[str, list[tup
             )
 
 
-def lr_scales(model: "nn.Module", cfg: ModelConfig) -> dict[str, float]:
+def lr_scales(model: "nn.Module", cfg: ModelSettings) -> dict[str, float]:
     """Factor of the learning rate of every parameter, by name."""
     rule = variant("init", cfg.init)
     named = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -217,7 +218,7 @@ def lr_scales(model: "nn.Module", cfg: ModelConfig) -> dict[str, float]:
     }
 
 
-def initialise(model: "nn.Module", cfg: ModelConfig, seed: int) -> None:
+def initialise(model: "nn.Module", cfg: ModelSettings, seed: int) -> None:
     """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, gains
     1.
 

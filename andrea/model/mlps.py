@@ -5,7 +5,7 @@ import.
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant, linear
 
 if TYPE_CHECKING:
@@ -30,20 +30,20 @@ class Mlp(Variant):
         """The elementwise function f."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.mlps import MLP, GatedMLP
 
         return (GatedMLP if cls.gated else MLP)(cfg, cls.activation())
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         bias = cfg.biases.mlp
         up = linear("up", cfg.mlp_dim, cfg.d_model, bias)
         gate = linear("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
         return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, bias)
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Its input and what lies inside."""
         return float(cfg.d_model + cls.kept * cfg.mlp_dim)
 

@@ -4,7 +4,8 @@ at import.
 
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig, variant
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant, users_own
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class LayerNorm(Variant):
     reads = ("norm_affine", "norm_bias", "norm_eps")
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         alone = cfg.norm_bias is not None and not cfg.norm_affine
         return (
             "norm_bias is read with norm_affine only: set that, or leave norm_bias out"
@@ -28,7 +29,7 @@ class LayerNorm(Variant):
         )
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from torch import nn
 
         return nn.LayerNorm(
@@ -39,12 +40,12 @@ class LayerNorm(Variant):
         )
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         names = ("weight", "bias") if cfg.biases.norm else ("weight",)
         return {name: (cfg.d_model,) for name in names if cfg.norm_affine}
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Its input, one mean and one inverse deviation."""
         return float(cfg.d_model + 2)
 
@@ -55,17 +56,17 @@ class RMSNorm(Variant):
     reads = ("norm_affine", "norm_eps")
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from torch import nn
 
         return nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps, elementwise_affine=cfg.norm_affine)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"weight": (cfg.d_model,)} if cfg.norm_affine else {}
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Its input and one inverse root; for the gain's gradient also what the gain multiplies."""
         return float((2 if cfg.norm_affine else 1) * cfg.d_model + 1)
 
@@ -76,7 +77,7 @@ class RMSNorm1p(RMSNorm):
     """
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         return (
             None
             if cfg.norm_affine
@@ -84,17 +85,17 @@ class RMSNorm1p(RMSNorm):
         )
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.norms import OffsetRMSNorm
 
         return OffsetRMSNorm(cfg)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"offset": (cfg.d_model,)}
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
+    def shared(cls, cfg: ModelSettings) -> float:
         """The gain, 1 + offset."""
         return float(cfg.d_model)
 
@@ -109,17 +110,17 @@ class DyT(Variant):
     refuse = LayerNorm.refuse
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.norms import DynamicTanh
 
         return DynamicTanh(cfg)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"alpha": (1,)} | LayerNorm.shapes(cfg)
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Its input and the tanh; without a gain the tanh is its output, which whoever reads it
         keeps.
         """
@@ -133,7 +134,7 @@ class Identity(Variant):
     """A norm that is one does not say so."""
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         asked = {
             "qk_norm": cfg.qk_norm != "none",
             "embedding_norm": cfg.embedding_norm,
@@ -153,27 +154,40 @@ class Identity(Variant):
         return None
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from torch import nn
 
         return nn.Identity()
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """The matrix behind it keeps its own input; that is this one's output."""
         return 0.0
 
 
-def at_width(cfg: ModelConfig, width: int) -> ModelConfig:
+def query_key_norm_widths(cfg: ModelSettings) -> dict[str, int]:
+    """Return the norms of queries and keys by name, each with the number of elements it
+    normalizes; none without `qk_norm`.
+    """
+    if cfg.qk_norm == "none":
+        return {}
+    full = cfg.qk_norm == "full"
+    return {
+        "q_norm": cfg.d_head * (cfg.n_head if full else 1),
+        "k_norm": cfg.d_head * (cfg.kv_heads if full else 1),
+    }
+
+
+def at_width(cfg: ModelSettings, width: int) -> ModelSettings:
     """The configuration that a norm over `width` elements is built and counted from."""
     return cfg if width == cfg.d_model else cfg.model_copy(update={"d_model": width})
 
 
-def build_norm(cfg: ModelConfig, width: int | None = None) -> "nn.Module":
+def build_norm(cfg: ModelSettings, width: int | None = None) -> "nn.Module":
     """A norm of the model's kind over the width of the stream, or another one."""
     module: nn.Module = variant("norm", cfg.norm).build(at_width(cfg, width or cfg.d_model))
     return module

@@ -5,7 +5,8 @@ x is the residual stream, f a sublayer; `+` stands for the join that `model.resi
 
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig, variant
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant, activations, shapes, shared
 
 if TYPE_CHECKING:
@@ -23,35 +24,35 @@ class Placement(Variant):
     """Name of the module in `andrea.model.layers.blocks`."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers import blocks
 
         module: nn.Module = getattr(blocks, cls.block)(cfg, cls.sites)
         return module
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         norm = shapes(variant("norm", cfg.norm), cfg)
         return {f"{site}.{name}": shape for site in cls.sites for name, shape in norm.items()}
 
     @classmethod
-    def count(cls, cfg: ModelConfig) -> int:
+    def count(cls, cfg: ModelSettings) -> int:
         return len(cls.sites) * int(variant("norm", cfg.norm).count(cfg))
 
     @classmethod
-    def flops(cls, cfg: ModelConfig) -> float:
+    def flops(cls, cfg: ModelSettings) -> float:
         return len(cls.sites) * float(variant("norm", cfg.norm).flops(cfg))
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
+    def shared(cls, cfg: ModelSettings) -> float:
         return len(cls.sites) * shared(variant("norm", cfg.norm), cfg)
 
     @classmethod
-    def gain(cls, cfg: ModelConfig, name: str) -> float:
+    def gain(cls, cfg: ModelSettings, name: str) -> float:
         """Factor of the initial weights of a parameter, on top of the init rule's."""
         return 1.0
 
@@ -96,18 +97,13 @@ class DeepNorm(Placement):
     block = "DeepNormBlock"
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         if cfg.residual != "on":
             return f"it scales the residual itself, which residual {cfg.residual} contradicts: choose residual on"
         return None
 
     @classmethod
-    def alpha(cls, cfg: ModelConfig) -> float:
-        """Factor of the stream."""
-        return float((2 * cfg.n_layer) ** 0.25)
-
-    @classmethod
-    def gain(cls, cfg: ModelConfig, name: str) -> float:
+    def gain(cls, cfg: ModelSettings, name: str) -> float:
         shrunk = (
             ".mlp.up.weight",
             ".mlp.gate.weight",
@@ -125,7 +121,7 @@ class Parallel(Placement):
     block = "ParallelBlock"
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """One tensor less than others: attention and MLP (with two norms: these) read the same one."""
         return super().activations(cfg) - cfg.d_model
 

@@ -7,7 +7,7 @@ what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
 
 from typing import TYPE_CHECKING, Any
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant
 
 if TYPE_CHECKING:
@@ -23,25 +23,25 @@ class Positions(Variant):
     """
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
+    def build(cls, cfg: ModelSettings) -> "nn.Module | None":  # type: ignore[override]
         return None
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> Any:
+    def inside(cls, cfg: ModelSettings) -> Any:
         """What attention uses; None: nothing."""
         return None
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
     @classmethod
-    def flops(cls, cfg: ModelConfig) -> float:
+    def flops(cls, cfg: ModelSettings) -> float:
         """None: a table is looked up, angles are applied elementwise."""
         return 0.0
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Elements per token that every attention keeps because of it."""
         return 0.0
 
@@ -50,13 +50,13 @@ class Learned(Positions):
     """A table of `context` vectors that is added to the embeddings (GPT-2)."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import LearnedPositions
 
         return LearnedPositions(cfg.context, cfg.d_model)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"weight": (cfg.context, cfg.d_model)}
 
 
@@ -69,7 +69,7 @@ class Sinusoidal(Positions):
     """
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import SinusoidalPositions
 
         return SinusoidalPositions(cfg)
@@ -84,7 +84,7 @@ class Rope(Positions):
     reads = ("rope_base", "rope_fraction")
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         rotated = cfg.rope_dim
         if rotated < 2 or rotated % 2:
             return (
@@ -97,13 +97,13 @@ class Rope(Positions):
         return None
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+    def inside(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import Rotary
 
         return Rotary(cfg)
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Rotated queries and keys; partly rotated ones are laid out head by head, which copies
         attention's output.
         """
@@ -117,13 +117,13 @@ class Alibi(Positions):
     relative = True
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+    def inside(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import LinearBias
 
         return LinearBias(cfg)
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
+    def shared(cls, cfg: ModelSettings) -> float:
         """One number per head and pair of positions."""
         return float(cfg.n_head * cfg.context**2)
 

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from andrea.errors import UserError, reason
 from andrea.model import accounting
-from andrea.model.config import LARGEST, ModelConfig
+from andrea.model.config import ModelConfig
+from andrea.model.settings import LARGEST
 
 Quantity = Literal["params", "flops"]
 """All parameters, or FLOPs per token forward and backward."""

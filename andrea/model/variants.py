@@ -2,13 +2,13 @@
 Torch-free.
 
 A variant is a subclass that says `shapes` and `build`, or any class with `build`, `count` and
-`flops`, made known with one line in `andrea.model.config.VARIANTS`, or by `register` from a user's
+`flops`, made known with one line in `andrea.model.registry.VARIANTS`, or by `register` from a user's
 own file. That file, `ablations/mine.py` beside `ablations/mine.yaml`, is loaded only for its own
 ablation, so that it may import torch at its top:
 
     from torch import Tensor, nn
 
-    from andrea.model.config import register
+    from andrea.model.registry import register
     from andrea.model.mlps import Mlp  # has the two matrices already
 
 
@@ -33,7 +33,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,60 +59,60 @@ class Variant(ABC):
     """
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         """Why this variant makes no sense in such a model, and how to mend it; None if it does."""
         return None
 
     @classmethod
     @abstractmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         """The module; torch is imported inside."""
 
     @classmethod
     @abstractmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         """Shape of every parameter under its name inside the module."""
 
     @classmethod
-    def count(cls, cfg: ModelConfig) -> int:
+    def count(cls, cfg: ModelSettings) -> int:
         """Parameters of one such part."""
         return sum(math.prod(shape) for shape in cls.shapes(cfg).values())
 
     @classmethod
-    def flops(cls, cfg: ModelConfig) -> float:
+    def flops(cls, cfg: ModelSettings) -> float:
         """Forward FLOPs per token of one such part: matrix products only, two per weight of a
         matrix.
         """
         return float(sum(matmul_flops(shape) for shape in cls.shapes(cfg).values()))
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
+    def activations(cls, cfg: ModelSettings) -> float:
         """Elements per token that autograd keeps for the backward pass: here, the output of every
         matrix.
         """
         return float(sum(shape[0] for shape in cls.shapes(cfg).values() if len(shape) == 2))
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
+    def shared(cls, cfg: ModelSettings) -> float:
         """Elements that autograd keeps once, however many sequences there are; a boolean is a
         quarter of one.
         """
         return 0.0
 
 
-def shapes(part: Any, cfg: ModelConfig) -> Shapes:
+def shapes(part: Any, cfg: ModelSettings) -> Shapes:
     """Shapes of a part; none for a user's class that says only how many parameters it has."""
     return dict(part.shapes(cfg)) if hasattr(part, "shapes") else {}
 
 
-def activations(part: Any, cfg: ModelConfig) -> float:
+def activations(part: Any, cfg: ModelSettings) -> float:
     """Elements per token that a part keeps; a user's class that does not say is taken to keep its
     input.
     """
     return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
 
 
-def shared(part: Any, cfg: ModelConfig) -> float:
+def shared(part: Any, cfg: ModelSettings) -> float:
     """Elements that a part keeps once for all sequences; none if a user's class does not say."""
     return float(part.shared(cfg)) if hasattr(part, "shared") else 0.0
 

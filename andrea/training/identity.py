@@ -27,8 +27,8 @@ from andrea.errors import UserError
 from andrea.kernels.choose import choose
 from andrea.kernels.source import NUMERICS as KERNELS
 from andrea.model.checks import normal_form
-from andrea.model.config import VARIANTS, variant
 from andrea.model.gpt import GPT
+from andrea.model.registry import VARIANTS, variant
 from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed

@@ -10,9 +10,10 @@ import torch
 
 from andrea.errors import UserError, reason
 from andrea.model import accounting
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 from andrea.model.inits import lr_scales, scales
+from andrea.model.registry import VARIANTS, variant
 from andrea.model.variants import users_own
 from andrea.training.memory import STAND_IN
 

@@ -71,7 +71,7 @@ def _variants() -> list[dict[str, Any]]:
     import re
     from inspect import getdoc
 
-    from andrea.model.config import VARIANTS, variant
+    from andrea.model.registry import VARIANTS, variant
 
     return [
         {
@@ -88,14 +88,14 @@ def _variants() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[str]:
-    from andrea.model.config import PRESETS
+    from andrea.model.presets import PRESETS
 
     return list(PRESETS)
 
 
 def _preset(name: str) -> dict[str, Any]:
     from andrea.cli.commands.model import configured
-    from andrea.model.describe import describe
+    from andrea.model.summary import describe
     from andrea.text.numbers import big
 
     config = configured(name, [])

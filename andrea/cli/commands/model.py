@@ -76,7 +76,7 @@ def show(
     """Parameters by part, FLOPs per token and memory of a preset."""
     from andrea.cli.settings import know_variants
     from andrea.cli.show.output import print_json
-    from andrea.model.describe import describe
+    from andrea.model.summary import describe
 
     know_variants(variants)
     cfg = configured(preset, settings or [])
@@ -105,8 +105,8 @@ def compare(
     """Models side by side; --set holds for all of them."""
     from andrea.cli.settings import know_variants
     from andrea.cli.show.output import print_json
-    from andrea.model.describe import compare as compared
-    from andrea.model.describe import fits
+    from andrea.model.summary import compare as compared
+    from andrea.model.summary import fits
 
     if by and not match:
         raise UserError(

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from andrea.errors import UserError
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.inits import output_scale, score_scale
+from andrea.model.registry import VARIANTS, variant
 from andrea.model.variants import users_own
 
 PLAIN = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "relu2": "relu2", "silu": "silu"}

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from andrea.model.attention import Attention
-from andrea.model.config import ModelConfig, variant
 from andrea.model.inits import score_scale
-from andrea.model.norms import build_norm
+from andrea.model.norms import build_norm, query_key_norm_widths
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
 
 
 class SelfAttention(nn.Module):
     """Rows of `qkv` are queries, keys, values, each head by head (as in GPT-2)."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.n_head, self.kv_heads, self.d_head = cfg.n_head, cfg.kv_heads, cfg.d_head
         self.dropout, self.window, self.softcap = (
@@ -38,7 +38,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(cfg.d_model, sum(self.widths), bias=cfg.biases.attn)
         self.proj = nn.Linear(self.widths[0], cfg.d_model, bias=cfg.biases.proj)
         self.over_heads = cfg.qk_norm == "full"
-        normed = Attention.normed(cfg)
+        normed = query_key_norm_widths(cfg)
         self.q_norm = build_norm(cfg, normed["q_norm"]) if normed else nn.Identity()
         self.k_norm = build_norm(cfg, normed["k_norm"]) if normed else nn.Identity()
         positions = variant("positions", cfg.positions)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from andrea.model.config import ModelConfig, variant
 from andrea.model.norms import build_norm
-from andrea.model.placements import DeepNorm
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
 
 
 class Block(nn.Module):
@@ -26,7 +26,7 @@ class Block(nn.Module):
     after1: nn.Module
     after2: nn.Module
 
-    def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
+    def __init__(self, cfg: ModelSettings, sites: Sequence[str] = ("norm1", "norm2")) -> None:
         super().__init__()
         join = variant("residual", cfg.residual)
         # The order of the parameters is the order in which the gradient's norm is summed: another
@@ -82,9 +82,9 @@ class ResPostNormBlock(Block):
 class DeepNormBlock(Block):
     """Post-norm with the stream weighted by α."""
 
-    def __init__(self, cfg: ModelConfig, sites: Sequence[str] = ("norm1", "norm2")) -> None:
+    def __init__(self, cfg: ModelSettings, sites: Sequence[str] = ("norm1", "norm2")) -> None:
         super().__init__(cfg, sites)
-        self.alpha = DeepNorm.alpha(cfg)
+        self.alpha = float((2 * cfg.n_layer) ** 0.25)
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
         middle = self.norm1(self.join1(self.alpha * x_BTC, self.dropout(self.attn(x_BTC))))

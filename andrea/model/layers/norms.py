@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 
 
 class DynamicTanh(nn.Module):
@@ -12,7 +12,7 @@ class DynamicTanh(nn.Module):
     the norm's are.
     """
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.full((1,), cfg.dyt_alpha))
         self.weight = nn.Parameter(torch.ones(cfg.d_model)) if cfg.norm_affine else None
@@ -30,7 +30,7 @@ class DynamicTanh(nn.Module):
 class OffsetRMSNorm(nn.Module):
     """`x / rms(x) · (1 + offset)`, offset 0 at the start."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.offset = nn.Parameter(torch.zeros(cfg.d_model))
         self.eps = cfg.norm_eps

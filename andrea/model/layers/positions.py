@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 
 
 class LearnedPositions(nn.Embedding):
@@ -24,7 +24,7 @@ class LearnedPositions(nn.Embedding):
 class SinusoidalPositions(nn.Module):
     """sin(t / 10000^(2i/C)) in even channels, the cosines in odd ones."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         channels = torch.arange(0, cfg.d_model, 2, dtype=torch.float32)
         waves = torch.outer(
@@ -39,7 +39,7 @@ class SinusoidalPositions(nn.Module):
         return self.table[:length]
 
 
-class Inside(nn.Module):
+class AttentionPositions(nn.Module):
     """What positions do inside attention; by itself nothing."""
 
     def rotate(self, q_BHTD: Tensor, k_BHTD: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,12 +51,12 @@ class Inside(nn.Module):
         return None
 
 
-class Rotary(Inside):
+class Rotary(AttentionPositions):
     """Dimension i of the first half of R turns with dimension i + R/2, by the angle t ·
     base^(−2i/R).
     """
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.dim = cfg.rope_dim
         frequencies = cfg.rope_base ** (
@@ -82,10 +82,10 @@ class Rotary(Inside):
         return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
-class LinearBias(Inside):
+class LinearBias(AttentionPositions):
     """−slope · distance, the slopes of H heads a geometric sequence from 2^(−8/H) to 2^(−8)."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.register_buffer("slopes", torch.tensor(slopes(cfg.n_head)), persistent=False)
         self.slopes: Tensor

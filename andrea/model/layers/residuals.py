@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 
 
 class Join(nn.Module):
@@ -40,7 +40,7 @@ class ReZeroJoin(Join):
 class LayerScaleJoin(Join):
     """`x + gamma · f`, channel by channel."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.full((cfg.d_model,), cfg.layerscale_init))
 
@@ -51,7 +51,7 @@ class LayerScaleJoin(Join):
 class ScaledJoin(Join):
     """`x + f / √(2L)`."""
 
-    def __init__(self, cfg: ModelConfig) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.factor = 1 / math.sqrt(2 * cfg.n_layer)
 

@@ -12,7 +12,8 @@ from andrea.config import RunConfig, build, dotted, full_name, merge
 from andrea.config import faults as faults_of
 from andrea.data.config import DataConfig
 from andrea.errors import UserError, did_you_mean, nearest
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model.config import ModelConfig
+from andrea.model.presets import PRESETS
 from andrea.schema import Frozen
 from andrea.study.question import yamlspec
 from andrea.study.question.yamlspec import Where

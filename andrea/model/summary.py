@@ -10,7 +10,8 @@ from typing import Any
 
 from andrea.model import accounting
 from andrea.model.attention import Attention
-from andrea.model.config import ModelConfig, variant
+from andrea.model.config import ModelConfig
+from andrea.model.registry import variant
 from andrea.model.size_matching import Quantity, Setting, deviation, fit, quantity
 from andrea.model.variants import matmul_flops, shapes
 
