@@ -6,7 +6,9 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from andrea.records.run import MetricRecord
 
 VOLATILE = (
     "seconds",
@@ -40,11 +42,11 @@ class MetricsFile:
         self._file = path.open("ab")
         self._file.truncate(offset)
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: MetricRecord) -> None:
         """Write one record and flush, so that a reader sees whole lines and a kill tears at most
         the last one.
         """
-        line = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        line = (json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._file.write(line)
         self._file.flush()
         self.offset += len(line)
