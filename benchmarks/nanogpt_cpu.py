@@ -10,6 +10,7 @@ the mean loss is outside 1.90 to 1.92.
 """
 
 import argparse
+import math
 import statistics
 import sys
 import tempfile
@@ -105,11 +106,11 @@ def main() -> int:
             folder = Path(name) / f"seed-{seed}"
             folder.mkdir()
             result = train(cfg, data, folder)
-            losses.append(result["loss"])
+            loss = result.loss if result.loss is not None else math.nan
+            losses.append(loss)
             print(
-                f"seed {seed}: loss {result['loss']:.4f} on {result['eval_tokens']:,} characters, "
-                f"{sum(result['parameters'].values()):,} parameters, {result['wall_seconds']:.0f} "
-                "s",
+                f"seed {seed}: loss {loss:.4f} on {result.eval_tokens:,} characters, "
+                f"{sum(result.parameters.values()):,} parameters, {result.wall_seconds:.0f} s",
                 flush=True,
             )
     mean = statistics.fmean(losses)

@@ -17,7 +17,14 @@ from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
 from andrea.training import identity as module
-from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
+from andrea.training.identity import (
+    canonical,
+    git_state,
+    identity,
+    resolve,
+    run_environment,
+    run_id,
+)
 
 HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
 RESOLVED = {
@@ -268,4 +275,4 @@ def test_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> Non
     (package / "new.py").write_text("1")
     assert git_state(package) == {"hash": clean["hash"], "dirty": True}
     git_state.cache_clear()
-    assert {"torch", "python", "git", "host", "platform_device"} <= env().keys()
+    assert {"torch", "python", "git", "host", "platform_device"} <= run_environment().keys()

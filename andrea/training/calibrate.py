@@ -43,9 +43,7 @@ def calibrate(cfg: RunConfig, prepared: Prepared) -> float:
     evals_s = evaluated_windows * curve_s / len(data.curve)
     diagnostics_count = 0
     if cfg.train.diagnostics:
-        diagnostics_count = 1 + len(
-            schedule.evenly_spaced(cfg.train.diagnostics, trainer.steps)
-        )
+        diagnostics_count = 1 + len(schedule.evenly_spaced(cfg.train.diagnostics, trainer.steps))
     return build_s + trainer.steps * step_s + evals_s + diagnostics_count * layers_s
 
 

@@ -47,9 +47,7 @@ class Evaluation:
     def document_losses(self, names: list[str]) -> list[DocumentLoss]:
         """Mean loss of every document that has evaluated tokens."""
         losses = []
-        for name, total, count in zip(
-            names, self.document_sums, self.document_tokens, strict=True
-        ):
+        for name, total, count in zip(names, self.document_sums, self.document_tokens, strict=True):
             if count:
                 loss = finite_or_none(float(total / count))
                 losses.append(DocumentLoss(name=name, tokens=int(count), loss=loss))

@@ -31,7 +31,7 @@ from andrea.model.variants import users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
-from andrea.training.config import READS, UNFLOORED, TrainConfig
+from andrea.training.config import OPTIMIZER_READS, SCHEDULES_WITHOUT_FLOOR, TrainConfig
 from andrea.training.memory import device_of, require_memory
 
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
@@ -213,8 +213,8 @@ def _canonical_train(cfg: RunConfig) -> dict[str, Any]:
 
 def _unread_settings(train: TrainConfig) -> dict[str, Any]:
     """Settings that this optimizer and this schedule do not read, at their defaults."""
-    unread = set().union(*READS.values()) - READS[train.optimizer]
-    if train.schedule in UNFLOORED:
+    unread = set().union(*OPTIMIZER_READS.values()) - OPTIMIZER_READS[train.optimizer]
+    if train.schedule in SCHEDULES_WITHOUT_FLOOR:
         unread.add("final_lr")
     if train.schedule != "wsd":
         unread.add("decay")

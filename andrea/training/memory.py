@@ -1,5 +1,7 @@
 """The check that a run fits into this machine's memory, by arithmetic, before anything is built."""
 
+from typing import Literal
+
 import torch
 
 from andrea.config import RunConfig
@@ -35,7 +37,7 @@ def require_memory(cfg: RunConfig, prefix: str = "") -> None:
     train = cfg.train
     on_gpu = device_of(cfg) == "cuda" and torch.cuda.is_available()
     bfloat16 = train.dtype == "bfloat16" or (train.dtype == "auto" and on_gpu)
-    dtype = "bfloat16" if bfloat16 else "float32"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if bfloat16 else "float32"
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
     parts = memory(model, rows, dtype, optimizer_moments(model, train))

@@ -38,8 +38,6 @@ from andrea.training import schedule
 from andrea.training.identity import this_platform
 from andrea.training.loop import Trainer, preserve_torch_state
 
-FORMAT = 1
-"""Of speed.json."""
 LEVEL = 0.95
 """Of the intervals."""
 VISIT_S = 0.1
@@ -112,7 +110,6 @@ def measure_arms(
         if arm != baseline:
             ratio[arm] = speed_ratio(benchmark.times, baseline_times)
     return StudySpeed(
-        format=FORMAT,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         device=this_platform(train.device)["device"],
         threads=train.threads,
@@ -181,9 +178,9 @@ def speed_job(
 
     Args:
         cfg: the baseline's, resolved.
-        identity: `arms`, the resolved configs by name, the baseline first; `budget_s`; `mark`, the
-            beginning of lines for people in the log, into which everything goes that this process
-            prints.
+        identity: `arms`, the resolved configs by name, the baseline first; `budget_s`; `format` of
+            the file; `mark`, the beginning of lines for people in the log, into which everything
+            goes that this process prints.
     """
     configs = {
         arm: RunConfig.model_validate(settings) for arm, settings in identity["arms"].items()
@@ -193,6 +190,7 @@ def speed_job(
         print(identity["mark"] + line, flush=True)
 
     speed = measure_arms(configs, open_prepared(data_folder), say, identity["budget_s"])
+    speed = speed.model_copy(update={"format": identity["format"]})
     write_json(root / "speed.json", speed.to_json())
     return speed
 

@@ -195,7 +195,7 @@ def follow(
             f"run {run_id[:12]} is being trained by another process; the same command shows its "
             "result later"
         )
-    return result
+    return result.to_json()
 
 
 def _watch(

@@ -318,7 +318,7 @@ def freeze(plan: Plan, store: RunStore) -> StudyFolder:
 
 
 def _write(plan: Plan, path: Path) -> None:
-    from andrea.training.identity import env
+    from andrea.training.identity import run_environment
 
     now = datetime.now(UTC)
     asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
@@ -353,7 +353,7 @@ def _write(plan: Plan, path: Path) -> None:
         "frozen_at": now.isoformat(timespec="seconds"),
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
-        "versions": env(device),
+        "versions": run_environment(device),
     }
     write_json(path / "resolved.json", resolved)
     key = digest({"name": plan.name, "digest": plan.digest})
