@@ -75,7 +75,7 @@ def test_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
     )
 
     def batch(trainer: loop.Trainer) -> list[int]:
-        return [int(token) for part in trainer._batch() for token in part.flatten()]
+        return [int(token) for part in trainer._next_batch() for token in part.flatten()]
 
     def matrix(trainer: loop.Trainer) -> list[float]:
         return [
@@ -87,7 +87,9 @@ def test_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
     assert matrix(plain) == matrix(data) == matrix(dropout) != matrix(init) == matrix(all_three)
     dropout.advance()
     plain.advance()
-    assert dropout.sums() != plain.sums()  # the same weights and batch, other units dropped
+    assert (
+        dropout.read_sums() != plain.read_sums()
+    )  # the same weights and batch, other units dropped
 
 
 def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
@@ -96,10 +98,10 @@ def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
     trainer = loop.Trainer(tiny(), corpus())
-    trainer._batch()
+    trainer._next_batch()
     assert not pinned
     trainer.device = torch.device("cuda")
-    trainer._batch()
+    trainer._next_batch()
     assert len(pinned) == 2
 
 
@@ -194,9 +196,9 @@ def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset
     losses = -np.log(np.take_along_axis(chances, data.y[..., None], -1))[..., 0]
     np.testing.assert_allclose(found.window_sums, losses.sum(1), rtol=1e-5)
     np.testing.assert_allclose(found.document_sums.sum(), losses.sum(), rtol=1e-5)
-    assert found.subset(data.curve) == pytest.approx(losses[data.curve].mean(), rel=1e-5)
+    assert found.loss_on(data.curve) == pytest.approx(losses[data.curve].mean(), rel=1e-5)
     assert evaluate(model, data, curve=True).loss == pytest.approx(
-        found.subset(data.curve), rel=1e-6
+        found.loss_on(data.curve), rel=1e-6
     )
     assert bits_per_byte(np.log(2), 100, 50) == 2.0
 
