@@ -11,7 +11,7 @@ import pyarrow as pa
 from andrea.analysis.tables.cache import RunLogs
 from andrea.errors import UserError, nearest, warn
 from andrea.store.runs import RunStore
-from andrea.verdict.records import good
+from andrea.verdict.replicates import is_good_run
 
 RUNS = {
     "arm": "str: name of the arm",
@@ -152,7 +152,7 @@ def _run_row(logs: RunLogs, plan: Mapping[str, Any]) -> dict[str, Any]:
         warn(f"{path}: no numbers, left out: {', '.join(wrong)}")
         row |= dict.fromkeys(wrong)
     row["stalled"] = bool(result.get("stalled"))
-    row["ok"] = good(row["outcome"], row["stalled"], row["loss"])
+    row["ok"] = is_good_run(row["outcome"], row["stalled"], row["loss"])
     return row
 
 
