@@ -20,7 +20,11 @@ from andrea.analysis.tables.run_view import RunView as RunView
 from andrea.analysis.tables.run_view import load_run as load_run
 from andrea.analysis.tables.run_view import opened
 from andrea.errors import StudyError, warn
-from andrea.records.verdict_rows import (
+from andrea.store.files import read_json, read_mapping
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder, find, studies
+from andrea.store.usual import DEFAULT_RUNS
+from andrea.store.verdict_rows import (
     Row,
     arm_names,
     baseline_name,
@@ -28,10 +32,6 @@ from andrea.records.verdict_rows import (
     level_label,
     verdict_rows,
 )
-from andrea.store.files import read_json, read_mapping
-from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find, studies
-from andrea.store.usual import DEFAULT_RUNS
 from andrea.text.names import line
 from andrea.text.numbers import bare, listing
 

@@ -26,7 +26,7 @@ from andrea import catalogue
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
 from andrea.analysis.tables.frames import typed
-from andrea.records.verdict_rows import level_label
+from andrea.store.verdict_rows import level_label
 from andrea.text import numbers as text
 
 SUPPORTED, CONTRADICTED, NOT_SHOWN, NOT_TESTED = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from andrea.analysis.tables.frames import UNFINISHED, typed
-from andrea.records.verdict_rows import Row
+from andrea.store.verdict_rows import Row
 from andrea.text.numbers import note
 
 VERDICTS = {

@@ -17,7 +17,7 @@ from andrea.config import RunConfig, build, once
 from andrea.data.config import DataConfig
 from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
-from andrea.records.extras import Asked, asked_of
+from andrea.records.extras import Extras
 from andrea.store.digest import digest
 from andrea.store.files import locked, write_atomic, write_json
 from andrea.store.runs import RunStore
@@ -93,7 +93,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
     return replace(found, asked=_beside(request, found))
 
 
-def _beside(request: Request, plan: Plan) -> Asked:
+def _beside(request: Request, plan: Plan) -> Extras:
     """What is asked beside the question by this command, or was by an earlier one on the same
     study.
 
@@ -101,7 +101,7 @@ def _beside(request: Request, plan: Plan) -> Asked:
         UserError: there is no half of a single batch to control with.
     """
     folder = plan.store and StudyFolder(plan.store.root / "studies" / plan.folder_name)
-    known = asked_of(folder) if folder and plan.kind == "ablation" else Asked()
+    known = folder.load_extras() if folder and plan.kind == "ablation" else Extras()
     if (request.beside | known).controls:
         ruler_tokens(plan.arms[str(plan.baseline)].config, 0.5)
     return request.beside | known

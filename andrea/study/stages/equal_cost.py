@@ -12,7 +12,7 @@ from typing import Any
 from andrea.config import RunConfig
 from andrea.model.accounting import flops_per_token
 from andrea.records.events import Run
-from andrea.records.extras import BUDGETS, Asked, Budget
+from andrea.records.extras import BUDGETS, Budget, Extras
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speeds
 from andrea.study.stages.evidence import Record
@@ -135,7 +135,7 @@ def _measured_span(
 
 
 def outcomes(
-    record: Record, asked: Asked, speed: Mapping[str, Any] | None, controls: Controls | None
+    record: Record, asked: Extras, speed: Mapping[str, Any] | None, controls: Controls | None
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """`equal` of verdict.json: by budget and arm, the verdict against the baseline's replicates, or
     why there is none.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.records.events import Run
-from andrea.records.extras import Asked, asked_of
+from andrea.records.extras import Extras
 from andrea.store.versions import installed
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
@@ -30,7 +30,7 @@ def verdicts(
 
     What was asked beside the question, and the speed of the arms, are read from the study's folder.
     """
-    record, asked = Record(study, choices, runs, results), asked_of(study.folder)
+    record, asked = Record(study, choices, runs, results), study.folder.load_extras()
     controlled = controls.outcomes(record) if asked.controls else None
     ruling = controls.ruling(controlled)
     arms = {arm: record.data(arm) for arm in study.arms}
@@ -55,14 +55,14 @@ def verdicts(
         **found,
         "method": METHOD,
         "versions": _versions(),
-        "asked": asked.to_dict(),
+        "asked": asked.to_json(),
         "complete": all(run["run_id"] in results for run in runs)
         and _planned(record, asked, measured),
         "exploratory": any(data.exploratory for data in arms.values()),
     }
 
 
-def _planned(record: Record, asked: Asked, measured: Mapping[str, Any] | None) -> bool:
+def _planned(record: Record, asked: Extras, measured: Mapping[str, Any] | None) -> bool:
     """Whether the runs of all that is asked are known: a study may be looked at right after it was
     asked for more.
     """
