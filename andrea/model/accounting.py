@@ -150,10 +150,9 @@ def estimate_memory(
     weights = FLOAT32 * count_parameters(cfg).total
     element_bytes = FLOAT32 if dtype == "float32" else 2
     tokens = batch_size * cfg.context
-    activations = (
-        tokens * _activation_bytes_per_token(cfg, element_bytes)
-        + element_bytes * _elements_kept_once(cfg)
-    )
+    activations = tokens * _activation_bytes_per_token(
+        cfg, element_bytes
+    ) + element_bytes * _elements_kept_once(cfg)
     return MemoryEstimate(
         weights=weights,
         gradients=weights,

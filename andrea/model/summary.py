@@ -191,9 +191,7 @@ def compare_models(cfgs: Mapping[str, ModelConfig]) -> list[ComparedModel]:
     return compared
 
 
-def match_models(
-    cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting
-) -> list[MatchedModel]:
+def match_models(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[MatchedModel]:
     """Return what `match` would solve each later model for, to come nearest to the first."""
     counted = [(name, _with_vocabulary(cfg)[0]) for name, cfg in cfgs.items()]
     (_, base), *others = counted

@@ -29,7 +29,7 @@ from andrea.kernels.source import NUMERICS as KERNELS
 from andrea.model.checks import normal_form
 from andrea.model.gpt import GPT
 from andrea.model.registry import VARIANTS, variant
-from andrea.model.variants import users_own
+from andrea.model.variants import is_users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
@@ -178,7 +178,7 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
     """
     steps, seeds = schedule.steps(cfg), cfg.seeds
     own = any(
-        users_own(part) for part in _parts(cfg).values()
+        is_users_own(part) for part in _parts(cfg).values()
     )  # a user's own part may read any setting
     model = (
         cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim}
@@ -236,7 +236,7 @@ def numerics(cfg: RunConfig) -> dict[str, Any]:
     if cfg.train.kernels == "cuda":
         versions["kernels"] = KERNELS
     sources = {
-        f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)
+        f"{name} source": _source_digest(part) for name, part in parts.items() if is_users_own(part)
     }
     return {name: version for name, version in versions.items() if version != 1} | sources
 

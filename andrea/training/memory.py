@@ -4,8 +4,7 @@ import torch
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
-from andrea.model import accounting
-from andrea.model.accounting import memory
+from andrea.model.accounting import count_moments, estimate_memory
 from andrea.model.config import ModelConfig
 from andrea.model.memory_limit import installed, size
 from andrea.training.config import TrainConfig
@@ -36,12 +35,12 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and on_gpu)
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
-    needed = memory(model, rows, "bfloat16" if half else "float32", moments(model, train))
+    needed = estimate_memory(model, rows, "bfloat16" if half else "float32", moments(model, train))
     there = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
-    if (total := sum(needed.values())) > there:
-        rows_matter = total - needed["activations"] < there and rows > 1
+    if needed.total > there:
+        rows_matter = needed.total - needed.activations < there and rows > 1
         raise UserError(
-            f"{where}training this model needs about {size(total)}, this "
+            f"{where}training this model needs about {size(needed.total)}, this "
             f"{'GPU' if on_gpu else 'machine'} has {size(there)}: "
             + ("lower train.micro_batch" if rows_matter else "make the model smaller")
         )
@@ -49,4 +48,4 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
 
 def moments(model: ModelConfig, train: TrainConfig) -> int:
     """Numbers that the optimizer keeps between steps."""
-    return accounting.moments(model, train.optimizer, train.beta1 > 0)
+    return count_moments(model, train.optimizer, train.beta1 > 0)

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from andrea.errors import UserError, reason
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters, estimate_memory, flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 from andrea.model.inits import lr_scales, scales
 from andrea.model.registry import VARIANTS, variant
-from andrea.model.variants import users_own
+from andrea.model.variants import is_users_own
 from andrea.training.memory import STAND_IN
 
 
@@ -30,12 +30,12 @@ def rehearse(cfg: ModelConfig, where: str) -> None:
     """
     cfg = cfg.model_copy(update={"vocab_size": cfg.vocab_size or STAND_IN})
     chosen = {axis: variant(axis, getattr(cfg, axis)) for axis in VARIANTS}
-    own = {axis: part for axis, part in chosen.items() if users_own(part)}
+    own = {axis: part for axis, part in chosen.items() if is_users_own(part)}
     named = ", ".join([where, *(f"model.{axis} {getattr(cfg, axis)!r}" for axis in own)])
     try:
-        told = accounting.parameters(cfg)
-        accounting.flops_per_token(cfg)
-        accounting.memory(cfg, batch_size=1)
+        told = count_parameters(cfg)._asdict()
+        flops_per_token(cfg)
+        estimate_memory(cfg, batch_size=1)
         made = _parameters(_run(cfg))
     except (Exception, SystemExit) as error:
         line = _line(error, {part.__module__ for part in own.values()})
@@ -74,7 +74,7 @@ def _run_on(cfg: ModelConfig, device: str) -> GPT:
 
 
 def _parameters(model: GPT) -> dict[str, int]:
-    """Parameters by the groups of `accounting.parameters`; whatever is no other group's is counted
+    """Parameters by the groups of `ParameterCounts`; whatever is no other group's is counted
     with the norms.
     """
     blocks = list(model.blocks.children())

@@ -19,7 +19,7 @@ import torch
 from andrea.config import RunConfig
 from andrea.data.batches import epochs, evaluation, unique_tokens
 from andrea.data.prepared import Prepared
-from andrea.model.accounting import flops_per_token, parameters
+from andrea.model.accounting import count_parameters, flops_per_token
 from andrea.training import checkpoint, diagnostics, schedule
 from andrea.training.evaluate import Evaluation, bits_per_byte, evaluate
 from andrea.training.loop import Trainer, untouched
@@ -308,7 +308,7 @@ class Run:
             "seconds": round(self.seconds, 3),
             "wall_seconds": round(self._wall(), 3),
             "tokens_per_s": round(tokens / self.seconds, 1) if self.seconds else None,
-            "parameters": parameters(cfg.model),
+            "parameters": count_parameters(cfg.model)._asdict(),
             "flops": flops_per_token(cfg.model).total * tokens,
             "peak_memory_bytes": peak_memory(trainer.device),
             "attempts": self.attempt,
