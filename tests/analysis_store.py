@@ -11,12 +11,11 @@ import yaml
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge, summarise
+from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Point, choose, grid, midpoints
-from andrea.verdict.records import ArmData, Replicate
 from andrea.verdict.regret import regrets
+from andrea.verdict.replicates import ArmData, Replicate, summarise_arm
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 LAYERS, TOKENS, INITIAL, UNIGRAM = 6, 204_800, 5.5451, 2.969
@@ -209,15 +208,15 @@ class Writer:
             )
             for arm in self.arms
         ]
-        verdicts = judge(protocol, arms[0], arms[1:])
+        verdicts = judge_arms(protocol, arms[0], arms[1:])
         seeds = [replication_seed(i) for i in range(protocol.seeds)]
         told = {
             "verdicts": [v.to_dict() for v in verdicts],
-            "baseline": summarise(arms[0], seeds).to_dict(),
+            "baseline": summarise_arm(arms[0], seeds).to_dict(),
         }
         if factors := self.asked.get("factors"):
             design = {factor: list(levels) for factor, levels in factors.items()}
-            found = effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
+            found = judge_effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
             told["effects"] = [effect.to_dict() for effect in found]
         self.folder.write("verdict.json", told | {"method": 1, "complete": True})
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from analysis_store import TOKENS, Writer
 
-from andrea.verdict.records import METHOD
-from andrea.verdict.rulers import tokens_saved
+from andrea.verdict.judgement import METHOD
 from andrea.verdict.seeds import replication_seed
+from andrea.verdict.tokens_saved import tokens_saved
 
 ASKED = {"controls": True, "confirm": True, "equal": ["flops"]}
 SPEED = {

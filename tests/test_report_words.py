@@ -21,10 +21,10 @@ from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Callout, Figure, Report, Table
 from andrea.analysis.tables.summaries import still_falling
-from andrea.verdict.judge import judge
+from andrea.verdict.judge import judge_arms
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import grid
-from andrea.verdict.records import ArmData
+from andrea.verdict.replicates import ArmData
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -92,7 +92,7 @@ def never_trained(root: Path) -> Writer:
         "choices.json", {arm: {**told, "points": points[arm]} for arm in writer.arms}
     )
     pre, post = (ArmData(arm, untrainable=True) for arm in writer.arms)
-    verdicts = [verdict.to_dict() for verdict in judge(Protocol(**writer.rules), pre, [post])]
+    verdicts = [verdict.to_dict() for verdict in judge_arms(Protocol(**writer.rules), pre, [post])]
     writer.folder.write(
         "verdict.json", {"verdicts": verdicts, "baseline": {}, "method": 1, "complete": True}
     )

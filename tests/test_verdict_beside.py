@@ -15,7 +15,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from andrea.verdict.documents import over_documents
 from andrea.verdict.rates import Point
-from andrea.verdict.records import Replicate
+from andrea.verdict.replicates import Replicate
 from andrea.verdict.sensitivity import capped, common_grid, sensitivity
 from andrea.verdict.stability import rates
 

@@ -7,17 +7,18 @@ from pydantic import model_serializer, model_validator
 
 from andrea.records.base import ByName, Record, Several
 from andrea.records.extras import Extras
+from andrea.verdict.contrast import Word
 from andrea.verdict.documents import Documents
-from andrea.verdict.records import ArmSummary, Difference, Word
-from andrea.verdict.rulers import Saved
+from andrea.verdict.replicates import ArmSummary, Difference
 from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import Stability
+from andrea.verdict.tokens_saved import TokensSaved
 
 
 class Judged(Record):
     """What is said of one contrast, and with what right. Quantities that were not tested are None.
 
-    `andrea.verdict.records.Verdict` says what each field means.
+    `andrea.verdict.judgement.Judgement` says what each field means.
     """
 
     verdict: Word
@@ -165,7 +166,7 @@ class StudyVerdict(Record):
     effects: Several[EffectVerdict] = []
     baseline: ArmSummary | None = None
     controls: ControlOutcomes | None = None
-    tokens_saved: ByName[Saved] = {}
+    tokens_saved: ByName[TokensSaved] = {}
     confirmation: Confirmation | None = None
     equal: ByName[ByName[EqualCost]] = {}
     """By budget (`flops`, `time`) and arm."""

@@ -33,6 +33,11 @@ class Protocol(Frozen):
     metric: Literal["final_loss"] = "final_loss"
     """What is compared: the loss on the evaluated tokens at the end of the schedule."""
 
+    @property
+    def margin(self) -> float:
+        """Smallest effect of interest, nats."""
+        return self.m
+
     @model_validator(mode="after")
     def _grid_of_rates(self) -> Self:
         reach = (

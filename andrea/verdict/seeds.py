@@ -12,6 +12,11 @@ def replication_seed(i: int) -> int:
     return _within(i)
 
 
+def replication_seeds(n: int) -> list[int]:
+    """Return the seeds of the `n` replicates by which a study is judged."""
+    return [replication_seed(i) for i in range(n)]
+
+
 def tuning_seed(i: int) -> int:
     """Tuning seed `i`. One study's trials all use seed 0, so that rates and arms are compared on
     one draw.

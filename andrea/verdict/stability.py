@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from andrea.verdict.records import Replicate
+from andrea.verdict.replicates import Replicate
 
 LEVEL = 0.95
 

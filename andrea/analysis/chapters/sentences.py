@@ -8,7 +8,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables.frames import UNFINISHED
 from andrea.analysis.tables.summaries import lost, still_falling
 from andrea.text import numbers as text
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 
 RATE, REGIME = (
     "at the rate this protocol chose for each arm",

@@ -22,7 +22,7 @@ from andrea.analysis.figures.marks import (
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
-from andrea.verdict.records import Replicate
+from andrea.verdict.replicates import Replicate
 from andrea.verdict.stability import rates
 
 PHASES = {"tune": "tuning", "replicate": "replicates"}

@@ -25,7 +25,7 @@ import yaml
 from andrea import catalogue
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
-from andrea.analysis.tables.frames import typed
+from andrea.analysis.tables.frames import with_number_types
 from andrea.store.verdict_rows import level_label
 from andrea.text import numbers as text
 
@@ -146,7 +146,7 @@ def rows(found: Iterable[tuple[Claim, list[Study]]]) -> pd.DataFrame:
             told += _of_study(claim, study)
         if not studies:
             told += _unmeasured(claim)
-    return typed(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
+    return with_number_types(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
 
 
 def _unmeasured(claim: Claim) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pandas as pd
 from andrea.analysis.chapters import common as chapters
 from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
-from andrea.analysis.tables.frames import typed
+from andrea.analysis.tables.frames import with_number_types
 from andrea.text import numbers as text
 from andrea.verdict.paired import holm
 
@@ -111,7 +111,7 @@ def rows(studies: Iterable[Study]) -> pd.DataFrame:
         found, holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]), strict=True
     ):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
-    board = typed(pd.DataFrame(found, columns=list(BOARD)), BOARD)
+    board = with_number_types(pd.DataFrame(found, columns=list(BOARD)), BOARD)
     size = board["mean"].abs()
     order = board.assign(
         size=size,

@@ -124,7 +124,7 @@ def rules(planned: "Plan") -> list[str]:
     tests.
     """
     from andrea.study.question.ablation import Ablation
-    from andrea.verdict.design import KINDS, contrasts
+    from andrea.verdict.design import KINDS, factorial_contrasts
     from andrea.verdict.rates import FULL_TRIALS, grid
 
     if not isinstance(planned.spec, Ablation):
@@ -142,7 +142,7 @@ def rules(planned: "Plan") -> list[str]:
         f"smallest effect of interest m = {asked.m:g} nats, {plural(asked.seeds, 'pair')}, {tests}"
     )
     if levels:
-        kinds = [effect.kind for effect in contrasts(levels, str(planned.baseline))]
+        kinds = [effect.kind for effect in factorial_contrasts(levels, str(planned.baseline))]
         lines.append(
             f"effects: {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}"
         )

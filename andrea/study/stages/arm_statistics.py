@@ -8,8 +8,8 @@ from typing import Any
 from andrea.study.stages.evidence import Record, replicate
 from andrea.study.stages.tune import CAP, is_good
 from andrea.verdict.documents import Documents, over_documents
+from andrea.verdict.judgement import Verdict
 from andrea.verdict.rates import Point
-from andrea.verdict.records import Verdict
 from andrea.verdict.seeds import replication_seed
 from andrea.verdict.sensitivity import capped, common_grid, sensitivity
 from andrea.verdict.stability import rates
@@ -65,8 +65,8 @@ def _documents(record: Record, judged: Sequence[Verdict]) -> dict[str, Any]:
         if verdict.mean is None:
             told = Documents(0, None, None, reason=without_effect(verdict))
         else:
-            told = over_documents(_losses(record, verdict.arm), baseline)
-        found[verdict.arm] = told.to_dict()
+            told = over_documents(_losses(record, verdict.contrast.arm), baseline)
+        found[verdict.contrast.arm] = told.to_dict()
     return found
 
 

@@ -12,11 +12,11 @@ from andrea.study.stages import confirm, controls
 from andrea.study.stages import equal_cost as budgets
 from andrea.study.stages.arm_statistics import described, without_effect
 from andrea.study.stages.evidence import Record
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge, summarise
-from andrea.verdict.records import METHOD, Verdict
-from andrea.verdict.rulers import Saved, tokens_saved
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.judgement import METHOD, Verdict
+from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import replication_seed
+from andrea.verdict.tokens_saved import TokensSaved, tokens_saved
 
 
 def verdicts(
@@ -35,14 +35,16 @@ def verdicts(
     ruling = controls.ruling(controlled)
     arms = {arm: record.data(arm) for arm in study.arms}
     baseline = arms[record.baseline]
-    judged = judge(study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling)
+    judged = judge_arms(
+        study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling
+    )
     first = [verdict.to_dict() for verdict in judged]
     seeds = [replication_seed(i) for i in range(study.protocol.seeds)]
     found: dict[str, Any] = {"verdicts": first}
     if study.levels:
-        every = effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
+        every = judge_effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
         found["effects"] = [effect.to_dict() for effect in every]
-    found["baseline"] = summarise(baseline, seeds).to_dict()
+    found["baseline"] = summarise_arm(baseline, seeds).to_dict()
     if controlled is not None:
         found["controls"] = controlled
         found["tokens_saved"] = _tokens_saved(record, controlled, judged)
@@ -92,10 +94,10 @@ def _tokens_saved(
     for verdict in judged:
         pairs = {pair.seed: pair.difference for pair in verdict.differences}
         if verdict.mean is None:
-            saved = Saved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
+            saved = TokensSaved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
         else:
             saved = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
-        found[verdict.arm] = saved.to_dict()
+        found[verdict.contrast.arm] = saved.to_dict()
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from simulation.simulate_beside import Pairs, saved
 
-from andrea.verdict.rulers import tokens_saved
+from andrea.verdict.tokens_saved import tokens_saved
 
 
 def by_seed(*values: float) -> dict[int, float]:

@@ -30,7 +30,7 @@ from andrea.verdict import paired
 
 
 @dataclass(frozen=True)
-class Saved:
+class TokensSaved:
     """What an effect is worth in tokens. Where it cannot be said, `saved` is None and `reason` says
     why.
     """
@@ -62,7 +62,7 @@ def tokens_saved(
     alpha: float,
     *,
     budget: int | None = None,
-) -> Saved:
+) -> TokensSaved:
     """Convert an effect into tokens, or refuse.
 
     Refused: pairs that are not whole (a ruler lacks a seed, or a value is not finite), fewer than
@@ -76,20 +76,20 @@ def tokens_saved(
             be.
         double: the same of the baseline trained on 2T, below 0; None where it was not trained.
         alpha: 1 − level of the interval: the study's alpha / k for intervals that hold together.
-        budget: T in tokens, for `Saved.tokens`.
+        budget: T in tokens, for `TokensSaved.tokens`.
     """
     n, level = len(differences), 1 - alpha
     if why := _not_whole(differences, half, double):
-        return Saved(None, None, level, n, why)
+        return TokensSaved(None, None, level, n, why)
     seeds = sorted(differences)
     d, worse = [differences[seed] for seed in seeds], [half[seed] for seed in seeds]
     better = None if double is None else [-double[seed] for seed in seeds]
     found = _halvings(d, worse, better, alpha)
     if isinstance(found, str):
-        return Saved(None, None, level, n, found)
+        return TokensSaved(None, None, level, n, found)
     estimate, first, last = found
     tokens = None if budget is None else round(budget * 2**-estimate)
-    return Saved(_share(estimate), (_share(last), _share(first)), level, n, "", tokens)
+    return TokensSaved(_share(estimate), (_share(last), _share(first)), level, n, "", tokens)
 
 
 def _halvings(
