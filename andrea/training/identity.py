@@ -27,7 +27,7 @@ from andrea.kernels.source import NUMERICS as KERNELS
 from andrea.model.checks import normal_form
 from andrea.model.gpt import GPT
 from andrea.model.registry import VARIANTS, variant
-from andrea.model.variants import users_own
+from andrea.model.variants import is_users_own
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
@@ -193,7 +193,7 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
 
 
 def _canonical_model(cfg: RunConfig) -> dict[str, Any]:
-    if any(users_own(part) for part in _model_parts(cfg).values()):
+    if any(is_users_own(part) for part in _model_parts(cfg).values()):
         # A user's own part may read any setting.
         return cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim}
     return normal_form(cfg.model)
@@ -240,7 +240,7 @@ def numerics(cfg: RunConfig) -> dict[str, Any]:
     if cfg.train.kernels == "cuda":
         versions["kernels"] = KERNELS
     sources = {
-        f"{name} source": _source_digest(part) for name, part in parts.items() if users_own(part)
+        f"{name} source": _source_digest(part) for name, part in parts.items() if is_users_own(part)
     }
     return {name: version for name, version in versions.items() if version != 1} | sources
 

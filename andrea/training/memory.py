@@ -6,8 +6,7 @@ import torch
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
-from andrea.model import accounting
-from andrea.model.accounting import memory
+from andrea.model.accounting import count_moments, estimate_memory
 from andrea.model.config import ModelConfig
 from andrea.model.memory_limit import installed, size
 from andrea.training.config import TrainConfig
@@ -40,18 +39,17 @@ def require_memory(cfg: RunConfig, prefix: str = "") -> None:
     dtype: Literal["float32", "bfloat16"] = "bfloat16" if bfloat16 else "float32"
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
-    parts = memory(model, rows, dtype, optimizer_moments(model, train))
-    needed = sum(parts.values())
+    needed = estimate_memory(model, rows, dtype, optimizer_moments(model, train))
     available = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
-    if needed > available:
-        fits_with_fewer_rows = needed - parts["activations"] < available and rows > 1
+    if needed.total > available:
+        fits_with_fewer_rows = needed.total - needed.activations < available and rows > 1
         remedy = "lower train.micro_batch" if fits_with_fewer_rows else "make the model smaller"
         raise UserError(
-            f"{prefix}training this model needs about {size(needed)}, this "
+            f"{prefix}training this model needs about {size(needed.total)}, this "
             f"{'GPU' if on_gpu else 'machine'} has {size(available)}: {remedy}"
         )
 
 
 def optimizer_moments(model: ModelConfig, train: TrainConfig) -> int:
     """Numbers that the optimizer keeps between steps."""
-    return accounting.moments(model, train.optimizer, train.beta1 > 0)
+    return count_moments(model, train.optimizer, train.beta1 > 0)

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 from andrea.errors import UserError, reason
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters, estimate_memory, flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 from andrea.model.inits import lr_scales, scales
 from andrea.model.registry import VARIANTS, variant
-from andrea.model.variants import users_own
+from andrea.model.variants import is_users_own
 from andrea.training.memory import STAND_IN
 
 
@@ -29,13 +29,13 @@ def rehearse(cfg: ModelConfig, model_name: str) -> None:
     """
     cfg = cfg.model_copy(update={"vocab_size": cfg.vocab_size or STAND_IN})
     chosen = {axis: variant(axis, getattr(cfg, axis)) for axis in VARIANTS}
-    users_parts = {axis: part for axis, part in chosen.items() if users_own(part)}
+    users_parts = {axis: part for axis, part in chosen.items() if is_users_own(part)}
     variants = [f"model.{axis} {getattr(cfg, axis)!r}" for axis in users_parts]
     title = ", ".join([model_name, *variants])
     try:
-        counted = accounting.parameters(cfg)
-        accounting.flops_per_token(cfg)
-        accounting.memory(cfg, batch_size=1)
+        counted = count_parameters(cfg)._asdict()
+        flops_per_token(cfg)
+        estimate_memory(cfg, batch_size=1)
         built = _built_parameters(_build_and_run(cfg))
     except (Exception, SystemExit) as error:
         line = _line_in_modules(error, {part.__module__ for part in users_parts.values()})
@@ -74,8 +74,8 @@ def _build_and_run_on(cfg: ModelConfig, device: str) -> GPT:
 
 
 def _built_parameters(model: GPT) -> dict[str, int]:
-    """Parameters of a built model by the groups of `accounting.parameters`; those of no other group
-    are counted with the norms.
+    """Parameters of a built model by the groups of `ParameterCounts`; those of no other group are
+    counted with the norms.
     """
     group_of = {"attn": "attention", "mlp": "mlp", "join1": "residual", "join2": "residual"}
     counts = {

@@ -19,7 +19,7 @@ import torch
 from andrea.config import RunConfig
 from andrea.data.batches import epochs_trained, evaluation_set, unique_tokens
 from andrea.data.prepared import Prepared
-from andrea.model.accounting import flops_per_token, parameters
+from andrea.model.accounting import count_parameters, flops_per_token
 from andrea.records.run import MetricRecord, RunResult
 from andrea.training import checkpoint, diagnostics, schedule
 from andrea.training.evaluate import Evaluation, bits_per_byte, evaluate
@@ -305,7 +305,7 @@ class Run:
             seconds=round(self.seconds, 3),
             wall_seconds=round(self._wall_seconds(), 3),
             tokens_per_s=_rate(tokens, self.seconds),
-            parameters=parameters(cfg.model),
+            parameters=count_parameters(cfg.model)._asdict(),
             flops=flops_per_token(cfg.model).total * tokens,
             peak_memory_bytes=peak_memory(trainer.device),
             attempts=self.attempt,

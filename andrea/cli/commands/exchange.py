@@ -161,9 +161,9 @@ def _written(folder: Path) -> list[str]:
 def _show(out: Path, model: "GPT", told: dict[str, Any], as_json: bool) -> None:
     """What was written, as a table or as JSON."""
     from andrea.cli.show.output import print_json, table
-    from andrea.model.accounting import total
+    from andrea.model.accounting import count_parameters
 
-    told = {"folder": str(out), "parameters": total(model.config), **told}
+    told = {"folder": str(out), "parameters": count_parameters(model.config).total, **told}
     if as_json:
         print_json(told | {"model": model.config.model_dump(mode="json")})
         return

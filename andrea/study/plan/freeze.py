@@ -251,11 +251,11 @@ def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Size
 
 
 def _arm(label: str, asked: RunConfig, config: RunConfig, sized: Sized | None) -> ArmPlan:
-    from andrea.model.accounting import flops_per_token, parameters
+    from andrea.model.accounting import count_parameters, flops_per_token
 
     model = sized.model if sized else config.model
     config = config.model_copy(update={"model": model})
-    counts, flops = parameters(model), flops_per_token(model).total
+    counts, flops = count_parameters(model)._asdict(), flops_per_token(model).total
     deviation, solved = (sized.deviation, sized.solved) if sized else ({}, None)
     return ArmPlan(label, asked, config, counts, flops, deviation, solved)
 
