@@ -77,6 +77,7 @@ class CharTokenizer:
     def encode(self, text: str) -> Ids:
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1).astype(np.int64)
+        # searchsorted gives the nearest known character for one that is unknown.
         unknown = np.flatnonzero(self._points[ids] != points)
         if unknown.size:
             raise UserError(

@@ -79,6 +79,7 @@ class Trainer:
     def advance(self) -> None:
         """Train one step. Nothing here waits for the device."""
         cfg = self.cfg
+        # Seeded at every step, so that a resumed run drops the same units.
         seed_step(cfg.seeds.dropout, self.step, self.device)
         set_lr(self.optimizer, schedule.lr(self.step, self.steps, cfg.train))
         loss = self.accumulate_gradients(*self._next_batch())
@@ -102,6 +103,7 @@ class Trainer:
             inputs = x[rows].to(self.device, non_blocking=True)
             targets = y[rows].to(self.device, non_blocking=True)
             with self.autocast():
+                # Over all targets of the batch: micro-batches of unequal size weigh by their rows.
                 loss = self.forward(inputs, targets).sum() / y.numel()
             loss.backward()
             total += loss.detach()
@@ -116,7 +118,7 @@ class Trainer:
         self.synchronize()
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """The batch of this step on the host, in memory that is copied to the device without a wait."""
+        """The batch of this step on the host, ready to be copied to the device without a wait."""
         cfg = self.cfg
         x, y = training_batch(
             self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context

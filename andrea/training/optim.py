@@ -1,4 +1,4 @@
-"""The optimizer of a run: which parameters are decayed, and each one's share of the learning rate."""
+"""The optimizer of a run: the decayed parameters, and each one's share of the rate."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -132,6 +132,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """
     with_gradient = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in with_gradient if p.grad is not None]
+    # `foreach`: one kernel for all tensors of a device instead of one per tensor.
     norm = nn.utils.get_total_norm(gradients, foreach=True)
     if limit:
         nn.utils.clip_grads_with_norm_(with_gradient, limit, norm, foreach=True)

@@ -235,6 +235,7 @@ class Run:
             "seconds": round(self.seconds, 3),
         }
         self._append_record("train", fields)
+        # The interval's sum of norms: a norm that was not finite in between shows in it alone.
         if finite_or_none(sums.loss) is None or finite_or_none(sums.grad_norm) is None:
             self.broken_at = step
         self.logged_step, self.logged_seconds = step, self.seconds
@@ -270,6 +271,7 @@ class Run:
     def _summarize(self, final: Evaluation | None) -> RunResult:
         """Compose the result (docs/architecture.md explains its fields)."""
         cfg, data, trainer = self.cfg, self.data, self.trainer
+        # A run that broke off has no final loss: its last evaluation was of other weights.
         if trainer.step < trainer.steps or self.broken_at is not None:
             final = None
         loss = train_loss = float("nan")
