@@ -19,7 +19,7 @@ from andrea.study.stages.arm_speed import BUDGET_S, FILE
 from andrea.study.stages.sequence import stages_after_tuning
 from andrea.study.stages.stage import Forecast
 from andrea.study.stages.stage import Question as StageQuestion
-from andrea.verdict.rates import grid
+from andrea.verdict.rates import rate_grid
 from andrea.verdict.seeds import tuning_seed
 
 
@@ -218,7 +218,7 @@ class Plan:
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
         for name, arm in self.arms.items():
-            for lr in grid(
+            for lr in rate_grid(
                 self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)
             ):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}

@@ -12,8 +12,8 @@ from andrea.study.stages.evidence import Evidence, replicate
 from andrea.verdict.documents import Documents, over_documents
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.rates import Point
-from andrea.verdict.sensitivity import Sensitivity, capped, common_grid, sensitivity
-from andrea.verdict.stability import rates
+from andrea.verdict.sensitivity import Sensitivity, cap_loss, common_grid, measure_sensitivity
+from andrea.verdict.stability import measure_stability
 
 
 def describe_stability(evidence: Evidence) -> dict[str, ArmStability]:
@@ -23,8 +23,8 @@ def describe_stability(evidence: Evidence) -> dict[str, ArmStability]:
         runs = evidence.planned("tune", arm=arm)
         tuned = [evidence.results[run.run_id] for run in runs if run.run_id in evidence.results]
         stability[arm] = ArmStability(
-            tune=rates([replicate(result) for result in tuned]),
-            replicate=rates(list(evidence.replicates(arm).values())),
+            tune=measure_stability([replicate(result) for result in tuned]),
+            replicate=measure_stability(list(evidence.replicates(arm).values())),
         )
     return stability
 
@@ -32,7 +32,7 @@ def describe_stability(evidence: Evidence) -> dict[str, ArmStability]:
 def describe_sensitivity(evidence: Evidence) -> dict[str, Sensitivity]:
     """Return by arm how much its loss depends on its learning rate."""
     grid = common_grid([evidence.choices[arm].grid for arm in evidence.study.arms])
-    return {arm: sensitivity(_points(evidence, arm), grid) for arm in evidence.study.arms}
+    return {arm: measure_sensitivity(_points(evidence, arm), grid) for arm in evidence.study.arms}
 
 
 def _points(evidence: Evidence, arm: str) -> list[Point]:
@@ -44,7 +44,7 @@ def _points(evidence: Evidence, arm: str) -> list[Point]:
         result = evidence.results.get(run.run_id)
         if result is not None:
             initial = UNTRAINED_SCORE if result.initial_loss is None else result.initial_loss
-            loss = capped(result.loss, initial)
+            loss = cap_loss(result.loss, initial)
             points.append(Point(float(run.lr or 0.0), loss, result.is_good))
     return points
 

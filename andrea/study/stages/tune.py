@@ -13,7 +13,7 @@ from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.session import Generation
 from andrea.verdict import rates
 from andrea.verdict.rates import Point
-from andrea.verdict.regret import regrets
+from andrea.verdict.regret import estimate_regrets
 from andrea.verdict.seeds import tuning_seed
 from andrea.verdict.tuning import Decision, next_step
 
@@ -91,7 +91,7 @@ def settled_rates(
         ]
         is_settled = arm not in decision.rates and arm not in decision.untrainable
         if is_settled:
-            yield arm, rates.choose(points, decision.grids[arm], hardly_tuned=False).lr
+            yield arm, rates.choose_rate(points, decision.grids[arm], hardly_tuned=False).lr
         elif arm == study.baseline:
             return
 
@@ -104,7 +104,7 @@ def choose(
     An arm that no rate could train has `lr` None and is `untrainable`; one of which a tuning run
     failed has `lr` None.
     """
-    regret = regrets(decision.choices)
+    regret = estimate_regrets(decision.choices)
     choices: dict[str, Choice] = {}
     for arm in arms:
         trials = [run for run in runs if run.phase == "tune" and run.arm == arm]

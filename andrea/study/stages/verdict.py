@@ -23,7 +23,7 @@ from andrea.study.stages.evidence import Evidence
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import METHOD, Verdict
 from andrea.verdict.replicates import summarise_arm
-from andrea.verdict.tokens_saved import TokensSaved, tokens_saved
+from andrea.verdict.tokens_saved import TokensSaved, convert_to_tokens
 
 
 def judge_study(evidence: Evidence) -> StudyVerdict:
@@ -104,7 +104,7 @@ def _convert_to_tokens(
             reason = explain_missing_effect(verdict)
             tokens = TokensSaved(None, None, 1 - alpha, len(pairs), reason)
         else:
-            tokens = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
+            tokens = convert_to_tokens(pairs, half or {}, double, alpha, budget=budget)
         saved[verdict.contrast.arm] = tokens
     return saved
 
