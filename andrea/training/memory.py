@@ -6,7 +6,7 @@ from andrea.config import RunConfig
 from andrea.errors import UserError
 from andrea.model.accounting import count_moments, estimate_memory
 from andrea.model.config import ModelConfig
-from andrea.model.memory_limit import installed, size
+from andrea.model.memory_limit import format_bytes, installed_memory
 from andrea.training.config import TrainConfig
 
 STAND_IN = 256
@@ -36,12 +36,12 @@ def require_memory(cfg: RunConfig, where: str = "") -> None:
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
     needed = estimate_memory(model, rows, "bfloat16" if half else "float32", moments(model, train))
-    there = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
+    there = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed_memory()
     if needed.total > there:
         rows_matter = needed.total - needed.activations < there and rows > 1
         raise UserError(
-            f"{where}training this model needs about {size(needed.total)}, this "
-            f"{'GPU' if on_gpu else 'machine'} has {size(there)}: "
+            f"{where}training this model needs about {format_bytes(needed.total)}, this "
+            f"{'GPU' if on_gpu else 'machine'} has {format_bytes(there)}: "
             + ("lower train.micro_batch" if rows_matter else "make the model smaller")
         )
 
