@@ -219,7 +219,7 @@ def test_a_target_that_cannot_be_made_is_refused(here: Path, out: str) -> None:
 )
 def test_a_damaged_description_of_a_tokenizer_is_said(description: dict[str, Any]) -> None:
     with pytest.raises(StudyError, match="the description of the tokenizer is damaged"):
-        tokenizers.load(description)
+        tokenizers.make_tokenizer(description)
 
 
 MINE = """

@@ -268,8 +268,8 @@ def test_an_own_variant_is_built_counted_described_rehearsed_and_watched(
     changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 13
     torch.testing.assert_close(model(changed)[:, :5], model(tokens)[:, :5])
-    found = diagnostics.layers(model, tokens, targets)
-    assert len(found["grad_norm"]) == 2 and all(norm > 0 for norm in found["grad_norm"])
+    found = diagnostics.layer_statistics(model, tokens, targets)
+    assert len(found.grad_norm) == 2 and all(norm > 0 for norm in found.grad_norm)
     model(tokens, targets).mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     rates = set(lr_scales(model, cfg).values())

@@ -20,8 +20,7 @@ arithmetic finite.
 
 
 def parse_ratio(value: Any) -> Any:
-    """Return the number that `8/3` in YAML or on the command line means; other values as they are.
-    """
+    """Return the number that `8/3` means in YAML or on the command line; other values unchanged."""
     if isinstance(value, str) and "/" in value:
         try:
             return float(Fraction(value.replace(" ", "")))
@@ -31,7 +30,7 @@ def parse_ratio(value: Any) -> Any:
 
 
 def _examples(axis: str) -> dict[str, Any]:
-    """The shipped variants for the JSON schema, as examples only, since a user may register more."""
+    """Shipped variants for the JSON schema: examples only, since a user may register more."""
     return {"examples": [*VARIANTS[axis]]}
 
 

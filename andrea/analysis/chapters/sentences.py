@@ -176,7 +176,7 @@ def simultaneous(study: Study) -> str:
 
 
 STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-"""What *stalled* means: `andrea.training.outcome.STALL_SHARE`."""
+"""What *stalled* means: `andrea.training.run_ending.STALL_SHARE`."""
 
 
 def did_not_train(study: Study) -> str:

@@ -135,7 +135,7 @@ def _tokenizer_of(data: Path, context: int) -> tuple[dict[str, Any], int | None,
 
     description = read_mapping(data / "tokenizer.json") or {}
     try:
-        end = tokenizers.load(description).end
+        end = tokenizers.make_tokenizer(description).end
     except StudyError:
         return {}, None, f"no tokenizer: the run's data in {data} are gone or damaged"
     return tokenizer_files(description, context), end, None

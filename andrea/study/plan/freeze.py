@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from andrea.config import RunConfig, build, once
+from andrea.config import RunConfig, build, refuse_twice
 from andrea.data.config import DataConfig
 from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
@@ -77,7 +77,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     data, say = next(iter(asked.values())).data, progress or (lambda line: None)
     prepared = _prepare(data, store, say, settle)
-    fewest = min(prepared.meta["tokens"][part] for part in ("tune", "verdict"))
+    fewest = min(prepared.meta.tokens[part] for part in ("tune", "verdict"))
     if fewest < data.eval_tokens:
         say(
             f"data.eval_tokens {data.eval_tokens:,}: only {fewest:,} tokens are there to be judged "
@@ -113,7 +113,7 @@ def _overridden(request: Request) -> Ablation | Sweep:
     for option, key in OPTIONS.items():
         asked = getattr(request, option)
         if asked not in (None, "auto") and (key.startswith("train.") or isinstance(spec, Ablation)):
-            once(f"--{option}", key, settings)
+            refuse_twice(f"--{option}", key, settings)
             settings[key] = asked
     try:
         changed = spec.override(settings, request.preset) if settings or request.preset else spec
@@ -318,7 +318,7 @@ def freeze(plan: Plan, store: RunStore) -> StudyFolder:
 
 
 def _write(plan: Plan, path: Path) -> None:
-    from andrea.training.identity import env
+    from andrea.training.identity import run_environment
 
     now = datetime.now(UTC)
     asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
@@ -353,7 +353,7 @@ def _write(plan: Plan, path: Path) -> None:
         "frozen_at": now.isoformat(timespec="seconds"),
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
-        "versions": env(device),
+        "versions": run_environment(device),
     }
     write_json(path / "resolved.json", resolved)
     key = digest({"name": plan.name, "digest": plan.digest})
