@@ -22,7 +22,7 @@ PROBE_WINDOWS = 8
 PROBE_TOKENS = 4096
 
 
-Fields = dict[str, float | None | list[float | None]]
+Fields = dict[str, float | list[float | None] | None]
 
 
 class LayerStatistics(NamedTuple):
