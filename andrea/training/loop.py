@@ -25,6 +25,7 @@ from andrea.kernels.apply import use
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
 from andrea.training import schedule
+from andrea.training.checkpoint import State
 from andrea.training.optim import clip_and_step, make_optimizer, set_lr
 
 
@@ -152,7 +153,7 @@ class Trainer:
             return False
         return not (math.isfinite(self._loss_sum.item()) and math.isfinite(self._norm_sum.item()))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Everything that later steps depend on, for a checkpoint."""
         return {
             "step": self.step,
@@ -161,7 +162,7 @@ class Trainer:
             "sums": list(self.read_sums()),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
