@@ -234,7 +234,7 @@ def test_an_unknown_report_format_is_refused(runs):
     )
 
 
-def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
+def test_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
     pytest.importorskip("optuna_dashboard")
     import optuna
     from optuna.storages import JournalStorage
