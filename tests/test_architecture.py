@@ -25,7 +25,7 @@ ALLOWED = {
     "kernels": {
         "model"
     },  # `apply` gives its modules another forward; the model knows nothing of kernels
-    "training": {"model", "data", "kernels", "store", "config"},
+    "training": {"model", "data", "kernels", "records", "store", "config"},
     "text": set(),
     "records": {"verdict"},
     "execution": {"training", "store", "records", "catalogue", "config"},

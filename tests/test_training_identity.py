@@ -17,7 +17,14 @@ from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
 from andrea.training import identity as module
-from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
+from andrea.training.identity import (
+    canonical,
+    git_state,
+    identity,
+    resolve,
+    run_environment,
+    run_id,
+)
 
 HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
 RESOLVED = {
@@ -193,7 +200,7 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(
 
 def test_resolving_leaves_nothing_to_choose_and_is_done_once() -> None:
     asked = build(
-        RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}}
+        RunConfig, {"data": {"source": corpus().meta.source}, "train": {"micro_batch": 64}}
     )
     cfg = resolve(asked, corpus(), "cpu")
     assert "auto" not in cfg.train.model_dump().values()
@@ -243,7 +250,7 @@ def test_the_processor_that_draws_the_initial_weights_of_a_gpu_run_is_in_its_nam
     }
 
 
-def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
+def test_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=n", "-c", "user.email=e"]
         subprocess.run(
@@ -268,4 +275,4 @@ def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) ->
     (package / "new.py").write_text("1")
     assert git_state(package) == {"hash": clean["hash"], "dirty": True}
     git_state.cache_clear()
-    assert {"torch", "python", "git", "host", "platform_device"} <= env().keys()
+    assert {"torch", "python", "git", "host", "platform_device"} <= run_environment().keys()

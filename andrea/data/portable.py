@@ -1,4 +1,4 @@
-"""A tokenizer in the files that Hugging Face transformers reads; it gives the same tokens there."""
+"""A tokenizer as the files that Hugging Face transformers reads; the tokens are the same there."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, A
     One difference: a text that contains the literal `<|endoftext|>` gets that token there.
 
     Args:
-        description: as `Tokenizer.describe` returns it.
+        description: as `Tokenizer.to_dict` returns it.
         context: positions of the model.
     """
     settings: dict[str, Any] = {
@@ -24,25 +24,24 @@ def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, A
         "clean_up_tokenization_spaces": False,
     }
     if description["kind"] == "byte":
-        return {TOKENIZER: _bytes(), SETTINGS: settings}
+        return {TOKENIZER: _byte_level_table(), SETTINGS: settings}
     if description["kind"] == "char":
-        return {TOKENIZER: _characters(description["characters"]), SETTINGS: settings}
+        return {TOKENIZER: _character_table(description["characters"]), SETTINGS: settings}
     return {TOKENIZER: description["tokenizer"], SETTINGS: settings | {"eos_token": END}}
 
 
-def _bytes() -> dict[str, Any]:
+def _byte_level_table() -> dict[str, Any]:
     """BPE without merges: every byte is the token of its value."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(
-        models.BPE(vocab={symbol: byte for byte, symbol in enumerate(_symbols())}, merges=[])
-    )
+    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _described(tokenizer)
+    return _to_json(tokenizer)
 
 
-def _symbols() -> list[str]:
+def _byte_symbols() -> list[str]:
     """The character by which the byte-level alphabet writes each byte: itself where it is visible,
     else one of those from U+0100 on, in order (GPT-2).
     """
@@ -51,18 +50,17 @@ def _symbols() -> list[str]:
     return [chr(byte if byte in visible else 0x100 + hidden.index(byte)) for byte in range(256)]
 
 
-def _characters(characters: str) -> dict[str, Any]:
+def _character_table(characters: str) -> dict[str, Any]:
     """A table of single characters; one that is not in it is refused."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    tokenizer = Tokenizer(
-        models.WordLevel({character: i for i, character in enumerate(characters)})
-    )
+    vocabulary = {character: i for i, character in enumerate(characters)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return _described(tokenizer)
+    return _to_json(tokenizer)
 
 
-def _described(tokenizer: Any) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(tokenizer.to_str())
-    return described
+def _to_json(tokenizer: Any) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    return content

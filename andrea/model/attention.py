@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from andrea.model.norms import at_width, query_key_norm_widths
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, activations, linear, shapes, shared
+from andrea.model.variants import (
+    Shapes,
+    Variant,
+    activations_of,
+    linear_shapes,
+    shapes_of,
+    shared_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,13 +34,13 @@ class Attention(Variant):
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         d, heads, keys = cfg.d_model, cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
-        matrices = linear("qkv", heads + 2 * keys, d, cfg.biases.attn) | linear(
+        matrices = linear_shapes("qkv", heads + 2 * keys, d, cfg.biases.attn) | linear_shapes(
             "proj", d, heads, cfg.biases.proj
         )
         norms = {
             f"{name}.{leaf}": shape
             for name, width in query_key_norm_widths(cfg).items()
-            for leaf, shape in shapes(variant("norm", cfg.norm), at_width(cfg, width)).items()
+            for leaf, shape in shapes_of(variant("norm", cfg.norm), at_width(cfg, width)).items()
         }
         return matrices | norms
 
@@ -80,7 +87,7 @@ class Attention(Variant):
         norm = variant("norm", cfg.norm)
         # What a norm reads are rows of the one product, which is there as a whole.
         normed = sum(
-            times * (activations(norm, at_width(cfg, width)) - width)
+            times * (activations_of(norm, at_width(cfg, width)) - width)
             for times, width in cls.applied(cfg)
         )
         product = heads + 2 * keys
@@ -93,7 +100,7 @@ class Attention(Variant):
                 + (product if query_key_norm_widths(cfg) else 0)
             )
         else:
-            inside = activations(variant("positions", cfg.positions), cfg)
+            inside = activations_of(variant("positions", cfg.positions), cfg)
             kept = (
                 product
                 + cfg.n_head
@@ -106,10 +113,10 @@ class Attention(Variant):
         """The mask of a window, or ALiBi's of every head; a soft cap keeps one of booleans, of
         distances none.
         """
-        mask, biases = cfg.context**2, shared(variant("positions", cfg.positions), cfg)
+        mask, biases = cfg.context**2, shared_of(variant("positions", cfg.positions), cfg)
         norm = variant("norm", cfg.norm)
         gains = sum(
-            shared(norm, at_width(cfg, width)) for width in query_key_norm_widths(cfg).values()
+            shared_of(norm, at_width(cfg, width)) for width in query_key_norm_widths(cfg).values()
         )
         if cfg.attn_softcap is not None:
             return gains + (0.0 if biases else mask / 4)

@@ -14,7 +14,7 @@ from typing import Any
 from andrea.errors import reason
 from andrea.model.registry import VARIANTS, variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import users_own
+from andrea.model.variants import is_users_own
 
 ONE_VALUE: tuple[tuple[str, str], ...] = (("mlp_width", "mlp_ratio"), ("mlp_width", "mlp_multiple"))
 """Pairs of settings of which the first makes the second mean nothing."""
@@ -36,7 +36,7 @@ def find_faults(cfg: ModelSettings) -> Iterator[str]:
         if hasattr(part, "refuse") and (why := _refusal(part, cfg)):
             yield f"{axis} {getattr(cfg, axis)}: {why}"
     if not any(
-        users_own(part) for part in chosen.values()
+        is_users_own(part) for part in chosen.values()
     ):  # a user's own part may read any setting
         yield from _of_wholes(cfg, chosen)
         yield from _unread(cfg, chosen)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from andrea.model.accounting import vocabulary
+from andrea.model.accounting import require_vocab_size
 from andrea.model.config import ModelConfig
 from andrea.model.inits import initialise, output_scale
 from andrea.model.layers.attention import at_least_float32
@@ -33,7 +33,7 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        vocab_size = vocabulary(cfg)
+        vocab_size = require_vocab_size(cfg)
         placement, norm = variant("norm_placement", cfg.norm_placement), variant("norm", cfg.norm)
         self.config = cfg
         self.output_scale = output_scale(cfg)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from andrea.errors import UserError
-from andrea.model.accounting import FLOAT32, total
+from andrea.model.accounting import FLOAT32, count_parameters
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 
@@ -26,7 +26,7 @@ def require_room(cfg: ModelConfig, where: str = "") -> None:
         UserError: it needs more than the machine has.
     """
     there = installed()
-    needed = FLOAT32 * total(cfg) + MODULES * cfg.n_layer
+    needed = FLOAT32 * count_parameters(cfg).total + MODULES * cfg.n_layer
     if needed <= there:
         needed += _tables(cfg)
     if needed > there:

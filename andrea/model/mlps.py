@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, linear
+from andrea.model.variants import Shapes, Variant, linear_shapes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,9 +38,9 @@ class Mlp(Variant):
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         bias = cfg.biases.mlp
-        up = linear("up", cfg.mlp_dim, cfg.d_model, bias)
-        gate = linear("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
-        return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, bias)
+        up = linear_shapes("up", cfg.mlp_dim, cfg.d_model, bias)
+        gate = linear_shapes("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
+        return up | gate | linear_shapes("down", cfg.d_model, cfg.mlp_dim, bias)
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:

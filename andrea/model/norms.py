@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, users_own
+from andrea.model.variants import Shapes, Variant, is_users_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -142,7 +142,7 @@ class Identity(Variant):
         }
         if names := [name for name, there in asked.items() if there]:
             return f"{' and '.join(names)} would normalize nothing: choose another norm, or leave this out"
-        placed = cfg.norm_placement in ("pre", "parallel") or users_own(
+        placed = cfg.norm_placement in ("pre", "parallel") or is_users_own(
             variant("norm_placement", cfg.norm_placement)
         )
         if not placed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, activations, shapes, shared
+from andrea.model.variants import Shapes, Variant, activations_of, shapes_of, shared_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ class Placement(Variant):
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
-        norm = shapes(variant("norm", cfg.norm), cfg)
+        norm = shapes_of(variant("norm", cfg.norm), cfg)
         return {f"{site}.{name}": shape for site in cls.sites for name, shape in norm.items()}
 
     @classmethod
@@ -45,11 +45,11 @@ class Placement(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
+        return len(cls.sites) * activations_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:
-        return len(cls.sites) * shared(variant("norm", cfg.norm), cfg)
+        return len(cls.sites) * shared_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
     def gain(cls, cfg: ModelSettings, name: str) -> float:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Shapes = dict[str, tuple[int, ...]]
 
 
-def users_own(part: type) -> bool:
+def is_users_own(part: type) -> bool:
     """Whether a part comes from a user's own file."""
     return not part.__module__.startswith("andrea.")
 
@@ -100,19 +100,19 @@ class Variant(ABC):
         return 0.0
 
 
-def shapes(part: Any, cfg: ModelSettings) -> Shapes:
+def shapes_of(part: Any, cfg: ModelSettings) -> Shapes:
     """Shapes of a part; none for a user's class that says only how many parameters it has."""
     return dict(part.shapes(cfg)) if hasattr(part, "shapes") else {}
 
 
-def activations(part: Any, cfg: ModelSettings) -> float:
+def activations_of(part: Any, cfg: ModelSettings) -> float:
     """Elements per token that a part keeps; a user's class that does not say is taken to keep its
     input.
     """
     return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
 
 
-def shared(part: Any, cfg: ModelSettings) -> float:
+def shared_of(part: Any, cfg: ModelSettings) -> float:
     """Elements that a part keeps once for all sequences; none if a user's class does not say."""
     return float(part.shared(cfg)) if hasattr(part, "shared") else 0.0
 
@@ -122,7 +122,7 @@ def matmul_flops(shape: tuple[int, ...]) -> int:
     return 2 * math.prod(shape) if len(shape) == 2 else 0
 
 
-def linear(name: str, fan_out: int, fan_in: int, bias: bool) -> Shapes:
+def linear_shapes(name: str, fan_out: int, fan_in: int, bias: bool) -> Shapes:
     """Shapes of a linear map as torch names them."""
     shapes: Shapes = {f"{name}.weight": (fan_out, fan_in)}
     return shapes | {f"{name}.bias": (fan_out,)} if bias else shapes

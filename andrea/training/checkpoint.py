@@ -1,8 +1,8 @@
-"""The state of a run in one file: written atomically, read without running foreign code, checked
-against its digest.
+"""The state of a run in one file: written atomically, read without running foreign code, verified
+by its digest.
 
-The file is what `torch.save` writes, followed by its SHA-256: torch itself reads a flipped bit
-without a word.
+The file is the output of `torch.save` followed by its SHA-256: torch itself reads a flipped bit
+without complaint.
 """
 
 import hashlib
@@ -30,13 +30,12 @@ def save(path: Path, state: dict[str, Any]) -> None:
         OSError: the disk is full; the checkpoint that was there stays.
     """
     with replacing(path) as file:
-        writer = _Hashing(file)
+        writer = _HashingWriter(file)
         try:
             torch.save({**state, "format": FORMAT}, writer)  # type: ignore[arg-type]
         except RuntimeError as error:
-            raise (
-                writer.refused or error
-            ) from error  # torch says only that its own count of bytes is off
+            # torch hides the disk's error behind one about its own count of bytes.
+            raise (writer.error or error) from error
         file.write(writer.hash.digest())
 
 
@@ -47,7 +46,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         CheckpointError: torn, damaged, or of another format.
     """
     with path.open("rb") as file:
-        if not _whole(file, path.stat().st_size - DIGEST_BYTES):
+        if not _has_valid_digest(file, path.stat().st_size - DIGEST_BYTES):
             raise CheckpointError("torn or damaged")
         file.seek(0)
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
@@ -56,32 +55,32 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     return state
 
 
-class _Hashing:
-    """Hashes what is written on its way into a file, so that the state is never held a second time."""
+class _HashingWriter:
+    """Hashes bytes on their way into a file, so that no second copy of the state is held."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.hash = file, hashlib.sha256()
-        self.refused: OSError | None = None
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self.hash.update(data)
         try:
             return self.file.write(data)
         except OSError as error:
-            self.refused = error
+            self.error = error
             raise
 
     def flush(self) -> None:
         self.file.flush()
 
 
-def _whole(file: IO[bytes], size: int) -> bool:
-    """Whether the digest of the first `size` bytes is what follows them."""
-    found = hashlib.sha256()
+def _has_valid_digest(file: IO[bytes], size: int) -> bool:
+    """True where the first `size` bytes are followed by their digest."""
+    content_hash = hashlib.sha256()
     while size > 0:
         block = file.read(min(BLOCK, size))
         if not block:
             return False
-        found.update(block)
+        content_hash.update(block)
         size -= len(block)
-    return file.read() == found.digest()
+    return file.read() == content_hash.digest()

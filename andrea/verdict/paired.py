@@ -34,7 +34,7 @@ def sd_of(values: Sequence[float]) -> float | None:
     return _mean_and_sd(values)[1] if len(values) > 1 else None
 
 
-def p_value(
+def t_test_p(
     differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided"
 ) -> float:
     """p of a one-sample t test of the differences' mean against `about` (as
@@ -55,36 +55,36 @@ def p_value(
     return 2 * tail if alternative == "two-sided" else tail
 
 
-def beyond(differences: Sequence[float], regret: float) -> float:
+def p_beyond_regret(differences: Sequence[float], regret: float) -> float:
     """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the
     larger.
     """
     mean = math.fsum(differences) / len(differences)
-    return p_value(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
+    return t_test_p(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
 
 
-def tost(differences: Sequence[float], margin: float) -> float:
+def tost_p(differences: Sequence[float], margin: float) -> float:
     """p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987); 1 if there is
     no margin.
     """
     if margin <= 0:
         return 1.0
-    return max(p_value(differences, -margin, "greater"), p_value(differences, margin, "less"))
+    return max(t_test_p(differences, -margin, "greater"), t_test_p(differences, margin, "less"))
 
 
-def interval(differences: Sequence[float], alpha: float) -> tuple[float, float]:
+def t_interval(differences: Sequence[float], alpha: float) -> tuple[float, float]:
     """Two-sided t interval of the mean at level 1 − alpha; a point without spread.
 
     Raises:
         ValueError: fewer than two differences.
     """
     mean, error = _mean_and_error(differences)
-    half = error * critical(len(differences), alpha)
+    half = error * critical_t(len(differences), alpha)
     return mean - half, mean + half
 
 
 @functools.lru_cache(maxsize=4096)
-def critical(n: int, alpha: float) -> float:
+def critical_t(n: int, alpha: float) -> float:
     """Two-sided critical value of t with n − 1 degrees of freedom."""
     return float(-special.stdtrit(n - 1, alpha / 2))
 
@@ -104,7 +104,7 @@ def _mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def adjust_holm(p_values: Sequence[float]) -> list[float]:
     """Holm's (1979) step-down adjustment, in the order given."""
     adjusted = [1.0] * len(p_values)
     running = 0.0
@@ -114,11 +114,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def power(effect: float, n: int, alpha: float) -> float:
+def t_test_power(effect: float, n: int, alpha: float) -> float:
     """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of
     differences.
     """
-    bound, shift = critical(n, alpha), abs(effect) * math.sqrt(n)
+    bound, shift = critical_t(n, alpha), abs(effect) * math.sqrt(n)
     upper, lower = (
         1 - float(special.nctdtr(n - 1, shift, bound)),
         float(special.nctdtr(n - 1, shift, -bound)),
@@ -145,25 +145,25 @@ def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
     if normal >= MOST_PAIRS:
         return None
     n = max(2, math.ceil(normal))
-    while power(effect / sd, n, alpha) < POWER:
+    while t_test_power(effect / sd, n, alpha) < POWER:
         n += 1
     return n
 
 
 @functools.lru_cache(maxsize=256)
-def visible(n: int, alpha: float) -> float:
+def visible_effect(n: int, alpha: float) -> float:
     """Smallest effect, in sd of differences, that n pairs see with 80 % power."""
     from scipy import optimize
 
     high = 1.0
-    while power(high, n, alpha) < POWER:
+    while t_test_power(high, n, alpha) < POWER:
         high *= 2
     return float(
-        optimize.brentq(lambda effect: power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6)
+        optimize.brentq(lambda effect: t_test_power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6)
     )
 
 
-def fisher(bad: int, good: int, other_bad: int, other_good: int) -> float:
+def fisher_p(bad: int, good: int, other_bad: int, other_good: int) -> float:
     """Fisher's exact two-sided p that two arms fail equally often."""
     from scipy import stats
 

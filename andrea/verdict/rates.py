@@ -53,7 +53,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Parabola:
     """Least-squares parabola `c0 + c1 x + c2 x²` in x = log10 lr."""
 
     coefficients: tuple[float, float, float]
@@ -83,7 +83,7 @@ class Choice:
     """Side of the grid at which the best point still lies after every extension: the verdict is
     inconclusive.
     """
-    fit: Fit | None
+    fit: Parabola | None
     """The parabola of the vertex; for an argmin the one through its window where there is one (it
     gives the regret).
     """
@@ -112,12 +112,12 @@ class Choice:
         }
 
 
-def round3(x: float) -> float:
+def round_rate(x: float) -> float:
     """Three significant digits: what a config states and a reader can copy."""
     return float(f"{x:.3g}")
 
 
-def grid(trials: int, center: float) -> list[float]:
+def rate_grid(trials: int, center: float) -> list[float]:
     """The grid round a center, ascending, half a decade apart.
 
     `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many
@@ -134,12 +134,12 @@ def grid(trials: int, center: float) -> list[float]:
     else:
         low = -((trials - 2) // 2)
         steps = range(low, low + trials - 2)
-    middle = exponent(center)
-    return [round3(10 ** (middle + step / 2)) for step in steps]
+    middle = log10_rate(center)
+    return [round_rate(10 ** (middle + step / 2)) for step in steps]
 
 
 @functools.lru_cache(maxsize=4096)
-def exponent(lr: float) -> float:
+def log10_rate(lr: float) -> float:
     """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not
     by 0.00999.
 
@@ -150,28 +150,28 @@ def exponent(lr: float) -> float:
         raise ValueError(f"a learning rate must be positive, not {lr}")
     x = math.log10(lr)
     nearest = round(2 * x) / 2
-    return nearest if round3(10**nearest) == round3(lr) else x
+    return nearest if round_rate(10**nearest) == round_rate(lr) else x
 
 
-def best(points: Sequence[Point]) -> Point | None:
+def best_point(points: Sequence[Point]) -> Point | None:
     """The good point with the lowest loss; ties go to the lower rate; None without a good point."""
     good = [p for p in points if p.ok]
     return min(good, key=lambda p: (p.loss, p.lr)) if good else None
 
 
-def on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
+def points_on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
     """The points that lie on the grid, ascending (midpoints left out)."""
     wanted = set(rates)
     return sorted((p for p in points if p.lr in wanted), key=lambda p: p.lr)
 
 
-def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
+def edge_of_best(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
     """The side of the grid at which the best grid point lies, or None.
 
     A diverged or stalled neighbour is a neighbour: the optimum is bracketed by it. Below three
     rates every point is at an edge, which says nothing: None.
     """
-    top = best(on_grid(points, rates))
+    top = best_point(points_on_grid(points, rates))
     if top is None or len(rates) < 3:
         return None
     if top.lr == min(rates):
@@ -179,31 +179,31 @@ def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
     return "high" if top.lr == max(rates) else None
 
 
-def extension(rates: Sequence[float], side: Side) -> float:
+def rate_beyond(rates: Sequence[float], side: Side) -> float:
     """The rate half a decade beyond the grid's `side`."""
     if side == "low":
-        return round3(10 ** (exponent(min(rates)) - 0.5))
-    return round3(10 ** (exponent(max(rates)) + 0.5))
+        return round_rate(10 ** (log10_rate(min(rates)) - 0.5))
+    return round_rate(10 ** (log10_rate(max(rates)) + 0.5))
 
 
-def midpoints(rates: Sequence[float], lr: float) -> list[float]:
+def midpoint_rates(rates: Sequence[float], lr: float) -> list[float]:
     """The rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
-    low, high = neighbours(rates, lr)
+    low, high = neighbour_rates(rates, lr)
     return [
-        round3(10 ** ((exponent(lr) + exponent(other)) / 2))
+        round_rate(10 ** ((log10_rate(lr) + log10_rate(other)) / 2))
         for other in (low, high)
         if other is not None
     ]
 
 
-def neighbours(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
+def neighbour_rates(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
     """The grid rates below and above a grid rate."""
     ascending = sorted(rates)
     i = ascending.index(lr)
     return (ascending[i - 1] if i else None, ascending[i + 1] if i + 1 < len(ascending) else None)
 
 
-def parabola(points: Sequence[Point]) -> Fit | None:
+def fit_parabola(points: Sequence[Point]) -> Parabola | None:
     """Least squares through at least three points, or None if fewer or not convex."""
     if len({p.lr for p in points}) < 3:
         return None
@@ -214,10 +214,10 @@ def parabola(points: Sequence[Point]) -> Fit | None:
     if not a2 > CONVEX:
         return None
     coefficients = (a0 - a1 * shift + a2 * shift**2, a1 - 2 * a2 * shift, a2)
-    return Fit(coefficients, tuple(p.lr for p in points), tuple(p.loss for p in points))
+    return Parabola(coefficients, tuple(p.lr for p in points), tuple(p.loss for p in points))
 
 
-def choose(
+def choose_rate(
     points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False
 ) -> Choice:
     """The rate of an arm from all its points: the vertex, or the argmin where a vertex cannot be
@@ -232,16 +232,16 @@ def choose(
     Raises:
         ValueError: no good point on the grid (such an arm is unstable and gets no rate).
     """
-    top = best(on_grid(points, rates))
+    top = best_point(points_on_grid(points, rates))
     if top is None:
         raise ValueError("no good point on the grid: this arm has no rate")
-    low, high = neighbours(rates, top.lr)
+    low, high = neighbour_rates(rates, top.lr)
     inside = [p for p in points if (low or top.lr) <= p.lr <= (high or top.lr)]
     window = tuple(sorted((p for p in inside if p.ok), key=lambda p: p.lr))
-    side = edge(points, rates)
-    fit = parabola(window)
+    side = edge_of_best(points, rates)
+    fit = fit_parabola(window)
     common = (side, fit, hardly_tuned, tuple(rates), window, _reach(inside, window))
-    lowest = best(points)
+    lowest = best_point(points)
     assert lowest is not None
     why = _why_argmin(window, fit, side, hardly_tuned)
     if why or fit is None:
@@ -250,7 +250,7 @@ def choose(
     raw = -c1 / (2 * c2)
     first, last = math.log10(window[0].lr), math.log10(window[-1].lr)
     note = "" if first <= raw <= last else "vertex clamped to the span of the points"
-    lr = round3(10 ** min(max(raw, first), last))
+    lr = round_rate(10 ** min(max(raw, first), last))
     return Choice(lr, "vertex", note, *common)
 
 
@@ -262,7 +262,7 @@ def _reach(inside: Sequence[Point], window: Sequence[Point]) -> tuple[float, flo
 
 
 def _why_argmin(
-    window: Sequence[Point], fit: Fit | None, side: Side | None, hardly_tuned: bool
+    window: Sequence[Point], fit: Parabola | None, side: Side | None, hardly_tuned: bool
 ) -> str:
     if side:
         return f"best at the {side} edge of the grid"

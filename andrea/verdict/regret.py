@@ -21,7 +21,7 @@ QUANTILE = 0.95
 Array = NDArray[np.float64]
 
 
-def regrets(
+def estimate_regrets(
     choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, float | None]:
     """The regret of every arm in nats: the 95th percentile of what its rate costs, over curves that

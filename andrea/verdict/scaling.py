@@ -90,7 +90,7 @@ class _Sum(NamedTuple):
         return self.value - half, self.value + half
 
 
-def slope(
+def fit_slope(
     sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None], alpha: float = 0.05
 ) -> Slope:
     """The trend of one arm's effect over sizes.

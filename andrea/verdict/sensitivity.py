@@ -36,7 +36,7 @@ class Sensitivity:
         return asdict(self)
 
 
-def sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
+def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
     """Learning-rate sensitivity of an arm over a grid that it shares with the others.
 
     Args:
@@ -65,7 +65,7 @@ def sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
     )
 
 
-def capped(loss: float | None, initial: float) -> float:
+def cap_loss(loss: float | None, initial: float) -> float:
     """min(loss, loss at initialisation) in nats; a loss that is not finite, or none, is that at
     initialisation.
     """

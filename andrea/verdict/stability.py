@@ -30,7 +30,7 @@ class Stability:
         return asdict(self)
 
 
-def rates(outcomes: Sequence[Replicate]) -> Stability:
+def measure_stability(outcomes: Sequence[Replicate]) -> Stability:
     """Count, and say how far the count may stray.
 
     The interval takes the runs for independent and alike. Replicates are (over seeds); tuning runs

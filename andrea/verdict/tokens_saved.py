@@ -55,7 +55,7 @@ class TokensSaved:
         return values
 
 
-def tokens_saved(
+def convert_to_tokens(
     differences: Mapping[int, float],
     half: Mapping[int, float],
     double: Mapping[int, float] | None,
@@ -100,7 +100,7 @@ def _halvings(
     The two rulers meet at ρ = 0, where both ask whether d is 0: an interval that reaches across it
     has one end on each.
     """
-    mean, (low, high) = float(np.mean(d)), paired.interval(d, alpha)
+    mean, (low, high) = float(np.mean(d)), paired.t_interval(d, alpha)
     sure = f"a level of {100 * (1 - alpha):.4g} %"
     ends: list[float] = []
     if high >= 0:
@@ -150,7 +150,7 @@ def _there(ruler: Sequence[float], alpha: float) -> bool:
     """Whether more tokens lower the baseline's loss, as far as the pairs can tell: then Fieller's
     set is bounded.
     """
-    return float(np.mean(ruler)) > 0 and paired.p_value(ruler) < alpha
+    return float(np.mean(ruler)) > 0 and paired.t_test_p(ruler) < alpha
 
 
 def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[float, float]:
@@ -161,7 +161,7 @@ def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[
     holds where the ruler is there (r̄² > t² s_rr / n).
     """
     n = len(d)
-    (s_dd, s_dr), (_, s_rr) = np.cov(np.array([d, ruler])) * paired.critical(n, alpha) ** 2 / n
+    (s_dd, s_dr), (_, s_rr) = np.cov(np.array([d, ruler])) * paired.critical_t(n, alpha) ** 2 / n
     mean_d, mean_r = float(np.mean(d)), float(np.mean(ruler))
     a, b, c = mean_r**2 - s_rr, mean_d * mean_r - s_dr, mean_d**2 - s_dd
     root = math.sqrt(max(0.0, b * b - a * c))  # below 0 by rounding alone, where nothing scatters

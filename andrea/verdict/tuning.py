@@ -15,13 +15,13 @@ from andrea.verdict.rates import (
     Choice,
     Point,
     Side,
-    best,
-    choose,
-    edge,
-    extension,
-    grid,
-    midpoints,
-    on_grid,
+    best_point,
+    choose_rate,
+    edge_of_best,
+    midpoint_rates,
+    points_on_grid,
+    rate_beyond,
+    rate_grid,
 )
 
 Phase = Literal["grid", "extension", "midpoint", "done"]
@@ -73,13 +73,19 @@ def next_step(
     `protocol.extensions` generations. An arm whose best is still at an edge gets no midpoints: its
     verdict is *inconclusive (rate at edge)* already.
     """
-    grids = {arm: grid(protocol.trials, (centers or {}).get(arm, protocol.center)) for arm in arms}
+    grids = {
+        arm: rate_grid(protocol.trials, (centers or {}).get(arm, protocol.center)) for arm in arms
+    }
     missing = _missing(arms, grids)
     if missing:
         count = len(next(iter(grids.values())))
         note = f"{count} rates per arm" if centers else f"{count} rates common to all arms"
         return Decision("grid", 0, missing, grids, note=note)
-    untrainable = [arm for arm, points in arms.items() if best(on_grid(points, grids[arm])) is None]
+    untrainable = [
+        arm
+        for arm, points in arms.items()
+        if best_point(points_on_grid(points, grids[arm])) is None
+    ]
     alive = {arm: points for arm, points in arms.items() if arm not in untrainable}
     if baseline in untrainable:
         return Decision("done", 0, {}, grids, {}, untrainable, "the baseline has no good trial")
@@ -103,7 +109,8 @@ def next_step(
             note = "two midpoints round the best of each arm"
             return Decision("midpoint", generation + 1, missing, grids, {}, untrainable, note)
     choices = {
-        arm: choose(points, grids[arm], hardly_tuned=hardly_tuned) for arm, points in alive.items()
+        arm: choose_rate(points, grids[arm], hardly_tuned=hardly_tuned)
+        for arm, points in alive.items()
     }
     return Decision("done", generation + 2 - hardly_tuned, {}, grids, choices, untrainable)
 
@@ -114,7 +121,7 @@ def _sides(
     """Sides of the grid at which some arm's best lies, with those arms."""
     sides: dict[Side, list[str]] = {}
     for arm, points in alive.items():
-        side = edge(points, grids[arm])
+        side = edge_of_best(points, grids[arm])
         if side:
             sides.setdefault(side, []).append(arm)
     return sides
@@ -123,12 +130,12 @@ def _sides(
 def _beyond(rates: Sequence[float], sides: Collection[Side]) -> list[float]:
     """The rates half a decade beyond a grid, low side first."""
     ends: tuple[Side, ...] = ("low", "high")
-    return [extension(rates, side) for side in ends if side in sides]
+    return [rate_beyond(rates, side) for side in ends if side in sides]
 
 
 def _midpoints(points: Sequence[Point], rates: Sequence[float]) -> list[float]:
-    top = best(on_grid(points, rates))
-    return midpoints(rates, top.lr) if top and not edge(points, rates) else []
+    top = best_point(points_on_grid(points, rates))
+    return midpoint_rates(rates, top.lr) if top and not edge_of_best(points, rates) else []
 
 
 def _missing(

@@ -18,7 +18,7 @@ from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Choice, Point
-from andrea.verdict.regret import regrets
+from andrea.verdict.regret import estimate_regrets
 from andrea.verdict.replicates import ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
 from andrea.verdict.tuning import next_step
@@ -166,7 +166,7 @@ def draw_arms(
     optima = [math.log10(protocol.center) + rng.uniform(-world.spread, world.spread) for _ in names]
     seen = [optimum + world.wobble * rng.standard_normal() for optimum in optima]
     choices = _tune(world, protocol, rng, dict(zip(names, seen, strict=True)))
-    estimated = regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
+    estimated = estimate_regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
     seeds = [replication_seed(i) for i in range(protocol.seeds)]
     common = world.shared * rng.standard_normal(len(seeds))
     arms, true_regrets = [], []

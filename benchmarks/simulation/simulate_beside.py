@@ -97,7 +97,7 @@ def saved(
     for _ in range(studies):
         base, arm, half, twice = pairs.losses(rng, 0, effect, pairs.half, -double)
         differences = (_by_seed(arm - base), _by_seed(half - base), _by_seed(twice - base))
-        found = tokens_saved.tokens_saved(*differences, alpha)
+        found = tokens_saved.convert_to_tokens(*differences, alpha)
         if found.interval:
             given += 1
             held += found.interval[0] <= true <= found.interval[1]
@@ -150,7 +150,7 @@ def slopes(
     for _ in range(studies):
         drawn = [0.02 + noise * rng.standard_normal(n) for n, noise in zip(ns, noises, strict=True)]
         effects = [_by_seed(values, 0 if same else 100 * i) for i, values in enumerate(drawn)]
-        found = scaling.slope(sizes, effects, [0.0] * len(ns))
+        found = scaling.fit_slope(sizes, effects, [0.0] * len(ns))
         held += found.interval is not None and found.interval[0] <= 0 <= found.interval[1]
     return Told(1.0, held / studies)
 

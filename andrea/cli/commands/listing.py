@@ -103,5 +103,5 @@ def _preset(name: str) -> dict[str, Any]:
         f"{config.n_layer} blocks, d {config.d_model}, {config.n_head} heads, T {config.context}"
     )
     # A billion parameters is B in this field, a billion operations G.
-    total = big(describe(config)["total"]).replace("G", "B")
+    total = big(describe(config).parameters.total).replace("G", "B")
     return {"name": name, "about": f"{shape}: {total} parameters", "origin": "shipped"}

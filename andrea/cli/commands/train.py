@@ -189,7 +189,6 @@ def train_run(
     Raises:
         StudyError: the run failed; the same command resumes.
     """
-    from andrea.records.run import RunResult
     from andrea.training.job import run_job
 
     name, train = run.run_id[:12], run.config.train
@@ -203,7 +202,7 @@ def train_run(
         mirror.started({"run_id": run.run_id})
     watcher.start()
     try:
-        values = run_job(store.root, run.config, run.data_folder, run.run_id, run.identity)
+        result = run_job(store.root, run.config, run.data_folder, run.run_id, run.identity)
     except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
             f"the run failed: {reason(error)}; the same command given again resumes it"
@@ -211,12 +210,12 @@ def train_run(
     finally:
         ended.set()
         watcher.join()
-    if values is None:
+    if result is None:
         raise StudyError(
             f"run {name} is being trained by another process; the same command shows its result "
             "later"
         )
-    return RunResult.model_validate(values)
+    return result
 
 
 def _say_evaluations(

@@ -123,12 +123,12 @@ def rule_lines(plan: "Plan") -> list[str]:
     """
     from andrea.study.question.ablation import Ablation
     from andrea.verdict.design import KINDS, factorial_contrasts
-    from andrea.verdict.rates import FULL_TRIALS, grid
+    from andrea.verdict.rates import FULL_TRIALS, rate_grid
 
     if not isinstance(plan.spec, Ablation):
         return []
     protocol, levels = plan.spec.protocol, plan.spec.levels
-    rates = ", ".join(map(rate, grid(protocol.trials, protocol.center)))
+    rates = ", ".join(map(rate, rate_grid(protocol.trials, protocol.center)))
     if plan.centers:
         rates += ", or as many round the arm's own center"
     if protocol.trials >= FULL_TRIALS:

@@ -77,7 +77,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     data, say = next(iter(asked.values())).data, progress or (lambda line: None)
     prepared = _prepare(data, store, say, settle)
-    fewest = min(prepared.meta["tokens"][part] for part in ("tune", "verdict"))
+    fewest = min(prepared.meta.tokens[part] for part in ("tune", "verdict"))
     if fewest < data.eval_tokens:
         say(
             f"data.eval_tokens {data.eval_tokens:,}: only {fewest:,} tokens are there to be judged "
@@ -251,11 +251,11 @@ def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Size
 
 
 def _arm(label: str, asked: RunConfig, config: RunConfig, sized: Sized | None) -> ArmPlan:
-    from andrea.model.accounting import flops_per_token, parameters
+    from andrea.model.accounting import count_parameters, flops_per_token
 
     model = sized.model if sized else config.model
     config = config.model_copy(update={"model": model})
-    counts, flops = parameters(model), flops_per_token(model).total
+    counts, flops = count_parameters(model)._asdict(), flops_per_token(model).total
     deviation, solved = (sized.deviation, sized.solved) if sized else ({}, None)
     return ArmPlan(label, asked, config, counts, flops, deviation, solved)
 
@@ -318,7 +318,7 @@ def freeze(plan: Plan, store: RunStore) -> StudyFolder:
 
 
 def _write(plan: Plan, path: Path) -> None:
-    from andrea.training.identity import env
+    from andrea.training.identity import run_environment
 
     now = datetime.now(UTC)
     asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
@@ -353,7 +353,7 @@ def _write(plan: Plan, path: Path) -> None:
         "frozen_at": now.isoformat(timespec="seconds"),
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
-        "versions": env(device),
+        "versions": run_environment(device),
     }
     write_json(path / "resolved.json", resolved)
     key = digest({"name": plan.name, "digest": plan.digest})
