@@ -18,9 +18,9 @@ def sweep_names(incomplete: str) -> list[str]:
 
 def _catalogue_names(kind: Literal["ablations", "sweeps"], incomplete: str) -> list[str]:
     try:
-        from andrea.catalogue import names
+        from andrea.catalogue import entry_names
 
-        return [name for name in names(kind) if name.startswith(incomplete)]
+        return [name for name in entry_names(kind) if name.startswith(incomplete)]
     except Exception:  # a shell in the middle of a Tab has no use for a message
         return []
 

@@ -148,15 +148,15 @@ def load_question(options: StudyOptions) -> "Ablation | Sweep":
     Raises:
         UserError: there is none, or its faults, each with its line.
     """
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
     if options.kind == "ablation":
         from andrea.study.question.ablation import Ablation
 
-        return Ablation.load(find("ablations", options.name))
+        return Ablation.load(find_file("ablations", options.name))
     from andrea.study.question.sweep import Sweep
 
-    return Sweep.load(find("sweeps", options.name))
+    return Sweep.load(find_file("sweeps", options.name))
 
 
 def plan_study(request: "Request", store: "RunStore", options: StudyOptions) -> PlannedStudy:

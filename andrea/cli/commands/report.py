@@ -92,7 +92,7 @@ def report_jobs(
             given.
     """
     from andrea.analysis.formats.build import Job, load_script
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
     from andrea.cli.show.results import default_report_kind
     from andrea.cli.stores import open_store, open_study
 
@@ -100,7 +100,7 @@ def report_jobs(
         # Several reports in one folder would overwrite each other's report.html.
         return out / name if out is not None and len(names) > 1 else out
 
-    script = None if kind is None else find("reports", kind)
+    script = None if kind is None else find_file("reports", kind)
     takes = "study" if script is None else load_script(script).takes
     if script is not None and takes == "run" and names:
         return {run: Job(open_store(runs), script, run=run, out=target(run)) for run in names}
@@ -118,7 +118,7 @@ def report_jobs(
     jobs = {}
     for folder in folders:
         name = folder.path.name
-        chosen = script or find("reports", default_report_kind(folder))
+        chosen = script or find_file("reports", default_report_kind(folder))
         jobs[name] = Job(open_store(runs), chosen, (folder,), out=target(name))
     return jobs
 

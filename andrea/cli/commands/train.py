@@ -137,12 +137,12 @@ def merge_overrides(settings: list[str], tokens: int | None, seed: int | None) -
     Raises:
         UserError: an option and `--set` say the same.
     """
-    from andrea.config import once, parse_overrides
+    from andrea.config import parse_overrides, refuse_twice
 
     if tokens is not None:
-        once("--tokens", "train.tokens", parse_overrides(settings))
+        refuse_twice("--tokens", "train.tokens", parse_overrides(settings))
     if seed is not None:
-        once("--seed", "seed", parse_overrides(settings))
+        refuse_twice("--seed", "seed", parse_overrides(settings))
     budget = [] if tokens is None else [f"train.tokens={tokens}"]
     return [*DEFAULTS, *settings, *budget]
 

@@ -243,10 +243,10 @@ def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:
     A report that fails costs a warning: the runs are in the store.
     """
     from andrea.analysis.formats.build import make_report
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
     try:
-        script = find("reports", default_report_kind(folder))
+        script = find_file("reports", default_report_kind(folder))
         paths = make_report(store, folder, None, script, None)
     except Exception as error:
         line = " ".join(f"warning: no report ({type(error).__name__}: {error})".split())
