@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_study import curve, diverging_curve, finished, make_study, plan, train
+from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
 
 from andrea.errors import StudyError, UserError
@@ -65,8 +65,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         shell.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         silent.setblocking(False)
         with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
-            mirror.finished({}, {})
-            mirror.finished({}, {})
+            mirror.on_run_finished(RUN, RESULT, reused=False)
+            mirror.on_run_finished(RUN, RESULT, reused=False)
         try:
             silent.accept()[0].close()
             asked = True
@@ -192,7 +192,7 @@ def test_s38_s39_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whol
     for delay in (0.0, 0.1):
         mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
         before = len(list(folder.path.glob("wandb/offline-run-*")))
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         while len(list(folder.path.glob("wandb/offline-run-*"))) <= before:
             time.sleep(0.002)
         time.sleep(delay)
@@ -230,8 +230,10 @@ from andrea.store.studies import StudyFolder
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.subject import Destination
 folder = StudyFolder(Path(sys.argv[1]))
+from andrea.records.run import RunResult, RunSpec
+run = RunSpec(run_id="r", arm="pre", phase="replicate", why="replicate", seed=0)
 mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"))
-mirror.finished({}, {})
+mirror.on_run_finished(run, RunResult(outcome="completed"), reused=False)
 assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
 print("told", flush=True)
 time.sleep(600)
@@ -269,7 +271,7 @@ def test_a_broken_mirror_is_one_line_and_not_an_exception(
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     for _ in range(3):
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
     mirror.close()
     mirror.close()
     assert len(lines) == 1
@@ -282,7 +284,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     with alone(folder, wait_s=0):  # another mirror holds the study
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         begun = time.monotonic()
         mirror.close(wait_s=0.5)
         assert time.monotonic() - begun < 5
