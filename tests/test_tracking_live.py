@@ -191,7 +191,7 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
 def test_one_protocol_under_two_names_is_two_studies(store: RunStore, server: WandbServer) -> None:
     folders = [make_study(store, name) for name in ("first", "second")]
     training = Training(store, planned := plan(folders[0], "pre", 1))
-    folders[1].add_run(planned)
+    folders[1].add_run(RunSpec.model_validate(planned))
     training.ends()
     for folder in folders:
         folder.write("study.json", {**folder.about, "key": digest({"name": folder.path.name})})

@@ -45,7 +45,7 @@ def plan(
         "seed": seed,
         "trial": None,
     }
-    folder.add_run(planned)
+    folder.add_run(RunSpec.model_validate(planned))
     return planned
 
 
