@@ -20,8 +20,9 @@ import torch
 from andrea.kernels.adamw import AdamW
 from andrea.kernels.apply import use
 from andrea.model.accounting import flops_per_token
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
+from andrea.model.presets import PRESETS
 
 PEAKS = {
     "B200": 2250e12,

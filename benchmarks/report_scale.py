@@ -251,7 +251,7 @@ def main() -> None:
             measured("evaluated loss, from the cache", some, root)
             measured("curves whole, from the cache", tables, root, "curves")
             measured("layers and documents, from the cache", tables, root, "layers", "documents")
-            kept = sum(path.stat().st_size for path in (root / "cache").rglob("*.shard"))
+            kept = sum(path.stat().st_size for path in (root / "cache").rglob("*.parquet"))
             logged = sum(path.stat().st_size for path in (root / "runs").rglob("metrics.jsonl"))
             print(f"metrics.jsonl {logged / 1e6:,.0f} MB, cache {kept / 1e6:,.0f} MB")
 

@@ -13,8 +13,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
+from andrea.model.registry import VARIANTS
 
 SMALL: dict[str, Any] = {
     "vocab_size": 13,

@@ -22,7 +22,7 @@ from andrea.execution import dispatch
 from andrea.execution.executors import InlineExecutor
 from andrea.execution.local import LocalExecutor
 from andrea.records.events import Observer
-from andrea.records.extras import Asked
+from andrea.records.extras import Extras
 from andrea.store.digest import digest
 from andrea.store.files import append_line, read_json, read_lines
 from andrea.store.runs import RunBusy, RunStore
@@ -169,7 +169,7 @@ class Impatient(Observer):
 
 def go(folder, store, *observers, **asked):
     """A whole command on a study; what is asked beside its question as `controls=True` and so on."""
-    return run_study(folder, store, InlineExecutor(RUN), observers, Asked(**asked))
+    return run_study(folder, store, InlineExecutor(RUN), observers, Extras(**asked))
 
 
 def verdict(folder, arm="relu"):

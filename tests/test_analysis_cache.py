@@ -19,7 +19,7 @@ from pandas.testing import assert_frame_equal
 from waiting import PATIENT_S
 
 from andrea.analysis.load import Study, load
-from andrea.analysis.tables import cache, points, shards
+from andrea.analysis.tables import cache, column_file, parsing
 from andrea.errors import UserError, warn
 from andrea.store.files import write_json
 
@@ -76,20 +76,20 @@ def logged(writer: Writer) -> pd.DataFrame:
 
 
 def files_of(writer: Writer) -> set[Path]:
-    return set((writer.store.root / "cache").rglob("*.shard"))
+    return set((writer.store.root / "cache").rglob("*.parquet"))
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The metrics.jsonl of finished runs that are read from now on."""
     seen: list[Path] = []
-    real = points.logged
+    real = parsing.parse_metrics
 
     def look(path: Path) -> object:
         if path.exists() and (path.parent / "result.json").exists():
             seen.append(path)
         return real(path)
 
-    monkeypatch.setattr(points, "logged", look)
+    monkeypatch.setattr(parsing, "parse_metrics", look)
     return seen
 
 
@@ -106,17 +106,19 @@ def test_the_cache_gives_the_tables_that_the_runs_files_give(
     writer = make(tmp_path)
     built = read(writer)
     for table in TABLES:
-        getattr(built, table)  # tables are read, and their shards written, when first asked for
+        getattr(built, table)  # tables are read, and their files written, when first asked for
     expected = logged(writer)
     told = built.curves[list(expected.columns)]
     assert told.astype(expected.dtypes.to_dict()).equals(expected), "bit for bit what the lines say"
     seen = watched(monkeypatch)
     same(built, read(writer))
     assert not seen, "the second time no line is read"
-    monkeypatch.setattr(cache, "SHARD", 3)
+    shutil.rmtree(writer.store.root / "cache")
+    monkeypatch.setattr(column_file, "GROUP_ROWS", 300)
+    same(built, read(writer))
     same(built, read(writer))
     direct = read(writer)
-    direct.logged.cached = False
+    direct.logs.cached = False
     same(built, direct)
 
 
@@ -174,10 +176,8 @@ def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_tw
     assert one == other
 
 
-def test_only_the_shard_with_the_changed_run_is_made_again(
-    copy: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "SHARD", 4)
+def test_only_a_changed_run_is_parsed_again(copy: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_file, "GROUP_ROWS", 300)
     before = read(copy).curves
     files = files_of(copy)
     run_id = copy.folder.runs()[5]["run_id"]
@@ -187,12 +187,30 @@ def test_only_the_shard_with_the_changed_run_is_made_again(
     path.write_text("\n".join([*lines[:7], json.dumps(record), *lines[8:]]) + "\n")
     seen = watched(monkeypatch)
     after = read(copy).curves
-    assert len(seen) == 4 and path in seen
+    assert seen == [path], "the rows of all others are copied"
     changed = before["loss"].compare(after["loss"])
     assert changed["other"].tolist() == [1.25]
-    now = files_of(copy)
-    assert len(now & files) == len(files) - 4, "the four tables of one shard have other names"
-    assert len(now) == len(files), "and the old ones are gone"
+    assert files_of(copy) == files
+    same(read(copy), read(copy))
+
+
+def test_a_run_that_is_added_costs_itself_alone(
+    copy: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_file, "GROUP_ROWS", 300)
+    study = read(copy)
+    assert len(study.curves)
+    missing = study.runs[study.runs["outcome"] == "missing"]["run_id"].iloc[0]
+    plan = next(run for run in copy.folder.runs() if run["run_id"] == missing)
+    copy.train(plan, 2.6)
+    seen = watched(monkeypatch)
+    grown = read(copy)
+    expected = logged(copy)
+    told = grown.curves[list(expected.columns)]
+    assert seen == [copy.store.folder(missing) / "metrics.jsonl"]
+    assert told.astype(expected.dtypes.to_dict()).equals(expected)
+    shutil.rmtree(copy.store.root / "cache")
+    same(grown, read(copy))
 
 
 def test_a_run_that_finishes_is_in_the_tables_at_once(copy: Writer) -> None:
@@ -207,7 +225,7 @@ def test_a_run_that_finishes_is_in_the_tables_at_once(copy: Writer) -> None:
     assert len(study.curves) == rows, "what was loaded before stays as it was"
 
 
-def test_a_run_on_its_way_is_read_anew_every_time_and_kept_in_no_shard(tmp_path: Path) -> None:
+def test_a_run_on_its_way_is_read_anew_every_time_and_not_cached(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     run = writer.plan("pre", "tune", "grid", 0.001, 1)
     with writer.store.claim(run["run_id"]) as claim:
@@ -241,14 +259,13 @@ def test_no_byte_of_a_cache_file_can_change_a_number_unseen(tmp_path: Path) -> N
         writer.train(writer.plan("pre", "replicate", "replicate", 0.001, seed), 2.5)
     built = read(writer)
     assert len(built.curves) == 39
-    path = next(path for path in files_of(writer) if ".curves." in path.name)
+    path = next(path for path in files_of(writer) if path.name == "curves.parquet")
     good = path.read_bytes()
     damaged = [good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :] for at in range(len(good))]
-    assert shards.load(good, ["loss"], {}) is not None
-    assert all(
-        shards.load(content, ["loss"], {}) is None
-        for content in [*damaged, b"", good[:-1], good[4:]]
-    )
+    assert column_file.ColumnFile.open(path) is not None
+    for content in [*damaged, b"", good[:-1], good[4:]]:
+        path.write_bytes(content)
+        assert column_file.ColumnFile.open(path) is None
     path.write_bytes(damaged[len(good) // 2])
     assert_frame_equal(read(writer).curves, built.curves)
     assert path.read_bytes() == good, "what is made again is the same to the byte"
@@ -265,9 +282,9 @@ def test_a_store_that_cannot_be_written_is_read_and_left_alone(
     assert len(study.curves) == len(logged(copy))
     seen = watched(monkeypatch)
     assert len(study.layers) and len(study.part("curves", kind="eval"))
-    assert not seen, "the shards stand in a temporary folder while the study is in use"
-    temporary = study.logged.temporary
-    assert list(temporary.glob("*.curves.shard"))
+    assert not seen, "the files stand in a temporary folder while the study is in use"
+    temporary = study.logs.temporary
+    assert list(temporary.glob("curves.parquet"))
     assert sorted(copy.store.root.rglob("*")) == before
     del study
     gc.collect()
@@ -283,7 +300,7 @@ def test_a_read_only_mount_with_a_cache_uses_it(
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(cache, "write_atomic", refuse)
+    monkeypatch.setattr(cache, "replacing", refuse)
     seen = watched(monkeypatch)
     same(built, read(copy))
     assert not seen
@@ -292,8 +309,8 @@ def test_a_read_only_mount_with_a_cache_uses_it(
 @pytest.mark.slow
 def test_processes_that_build_at_once_read_the_same(copy: Writer) -> None:
     program = (
-        "import sys; from andrea.analysis import cache; from andrea.analysis.load import load; "
-        "cache.SHARD = 2\n"
+        "import sys; from andrea.analysis.tables import column_file; "
+        "from andrea.analysis.load import load; column_file.GROUP_ROWS = 200\n"
         "study = load(sys.argv[1], sys.argv[2]); curves = study.curves\n"
         "print(len(curves), repr(float(curves['loss'].sum())), len(study.layers), "
         "len(study.documents))"
@@ -312,12 +329,13 @@ def test_what_killed_builds_and_deleted_studies_left_is_removed(copy: Writer) ->
     orphan.mkdir(parents=True)
     mine = copy.store.root / "cache" / copy.folder.path.name
     mine.mkdir()
-    old, fresh = mine / ".a.shard.1.partial", mine / ".b.shard.2.partial"
-    for path in (old, fresh):
+    old, fresh = mine / ".a.parquet.1.partial", mine / ".b.parquet.2.partial"
+    earlier = mine / "0123.curves.shard"
+    for path in (old, fresh, earlier):
         path.write_text("")
     os.utime(old, (0, 0))
     assert len(read(copy).curves)
-    assert not orphan.exists() and not old.exists() and fresh.exists()
+    assert not orphan.exists() and not old.exists() and not earlier.exists() and fresh.exists()
 
 
 def test_damage_is_said_every_time_and_costs_what_is_damaged_alone(
@@ -376,9 +394,9 @@ def test_lines_read_at_once_and_one_by_one_agree_to_the_bit(lines: list[str], to
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder) / "metrics.jsonl"
         path.write_text("".join(line + "\n" for line in lines) + torn)
-        tables, sound = points.logged(path)
-        patch.setattr(points, "_quickly", lambda lines: None)
-        slowly, slowly_sound = points.logged(path)
+        tables, sound = parsing.parse_metrics(path)
+        patch.setattr(parsing, "_parse_all_lines", lambda lines: None)
+        slowly, slowly_sound = parsing.parse_metrics(path)
     assert sound == slowly_sound
     for table in ("curves", "layers"):
         assert_frame_equal(tables[table].to_pandas(), slowly[table].to_pandas())
@@ -391,4 +409,4 @@ def test_ordinary_lines_take_the_quick_way(whole: Writer) -> None:
             .read_bytes()
             .splitlines(keepends=True)
         )
-        assert points._quickly(lines) is not None
+        assert parsing._parse_all_lines(lines) is not None

@@ -116,7 +116,7 @@ def test_more_slots_than_cores_are_noted(place, monkeypatch):
 def test_a_sweep_finds_the_variants_beside_it(place, monkeypatch):
     monkeypatch.chdir(place)
     (place / "rates.py").write_text(
-        "from andrea.model.config import register\n"
+        "from andrea.model.registry import register\n"
         "from andrea.model.mlps import Relu\n"
         "class Mine(Relu): pass\n"
         "register('activation', 'of_the_sweep', f'{__name__}:Mine')\n"

@@ -129,12 +129,12 @@ def test_a_run_that_another_process_trains_is_left_to_it(place):
 def test_a_users_own_variant_is_trained_and_shown_and_its_source_is_part_of_the_run(
     place, tmp_path
 ):
-    from andrea.model.config import VARIANTS
+    from andrea.model.registry import VARIANTS
 
     folder, _ = place
     script = tmp_path / "own.py"
     text = (
-        "from andrea.model.config import register\n"
+        "from andrea.model.registry import register\n"
         "from andrea.model.mlps import Relu\n"
         "class Mine(Relu): pass\n"
         "register('activation', 'by_hand', f'{__name__}:Mine')\n"
@@ -160,11 +160,11 @@ def test_a_users_own_variant_is_trained_and_shown_and_its_source_is_part_of_the_
 
 
 def test_a_variant_that_cannot_be_built_is_refused(place, tmp_path):
-    from andrea.model.config import VARIANTS
+    from andrea.model.registry import VARIANTS
 
     script = tmp_path / "broken.py"
     script.write_text(
-        "from andrea.model.config import register\n"
+        "from andrea.model.registry import register\n"
         "from andrea.model.mlps import Relu\n"
         "class Mine(Relu):\n"
         "    @classmethod\n"

@@ -6,7 +6,7 @@ import pytest
 from conftest import generated_text
 
 from andrea.execution.executors import make_executor
-from andrea.records.extras import Asked
+from andrea.records.extras import Extras
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
@@ -48,7 +48,7 @@ def studied(tmp_path_factory):
             "protocol": {"m": 0.05, "seeds": 3, "trials": 1, "center": 1e-2},
         }
     )
-    store, asked = RunStore(root / "runs"), Asked(controls=True, confirm=True, equal=("flops",))
+    store, asked = RunStore(root / "runs"), Extras(controls=True, confirm=True, equal=["flops"])
     planned = plan(Request(spec, name="mlp", device="cpu", beside=asked), store)
     folder = freeze(planned, store)
     with pytest.MonkeyPatch.context() as patch:

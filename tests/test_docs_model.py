@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.hf.registry import ARCHITECTURES
+from andrea.model.registry import VARIANTS, variant
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")

@@ -11,11 +11,12 @@ from hf_models import KINDS, configured, randomise, tokens_for, transformers
 from pydantic import ValidationError
 
 from andrea.errors import UserError
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.folder import weights
 from andrea.model.gpt import build_model
 from andrea.model.hf.registry import choose, described
 from andrea.model.hf.tensors import from_hf, to_hf
+from andrea.model.registry import VARIANTS
 
 SWITCH = (True, False)
 PART = (True, False, None)

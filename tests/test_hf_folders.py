@@ -16,12 +16,13 @@ from hf_models import KINDS, built, configured, randomise, tokens_for, transform
 from safetensors.torch import load_file, save_file
 
 from andrea.errors import UserError
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.folder import load_model, new_folder, save_model
 from andrea.model.gpt import GPT, build_model
 from andrea.model.hf.architecture import misplaced
 from andrea.model.hf.convert import export_hf, import_hf
 from andrea.model.hf.registry import ARCHITECTURES, choose, described, known, read_config
+from andrea.model.presets import PRESETS
 
 
 def ours(name: str, shape: str = "wide", **changes: Any) -> GPT:

@@ -98,7 +98,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     whole, settings = tmp_path / "whole", {"train__kernels": "cuda", "train__micro_batch": 3}
     whole.mkdir()
     found: dict[int, Path] = {}
-    save = Run._checkpoint
+    save = Run._save_checkpoint
 
     def save_and_copy(self: Run) -> None:
         save(self)
@@ -106,7 +106,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
             found[self.trainer.step] = tmp_path / f"after-{self.trainer.step}"
             shutil.copytree(self.folder, found[self.trainer.step])
 
-    monkeypatch.setattr(Run, "_checkpoint", save_and_copy)
+    monkeypatch.setattr(Run, "_save_checkpoint", save_and_copy)
     result = train(tiny(**settings), corpus(), whole, checkpoint_every_s=0)
     assert sorted(found) == [7, 20]
     for folder in found.values():
@@ -153,7 +153,7 @@ def test_the_checkpoint_fits_a_plain_model(tmp_path: Path) -> None:
 def test_a_job_is_stored_under_an_id_of_its_own(tmp_path: Path) -> None:
     cfg = tiny(train__kernels="cuda")
     result = run_job(*job(tmp_path, cfg))
-    assert result is not None and result["outcome"] == "completed"
+    assert result is not None and result.outcome == "completed"
     kept = RunStore(tmp_path).config(run_id(identity(cfg, corpus().fingerprint)))
     assert kept is not None and kept["identity"]["route"]["kernels"] == "cuda"
 

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.model.config import VARIANTS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
+from andrea.model.registry import VARIANTS
 
 SMALL = {"vocab_size": 13, "context": 8, "d_model": 12, "n_layer": 2, "n_head": 3, "init_std": 0.3}
 

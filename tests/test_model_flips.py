@@ -9,7 +9,7 @@ from model_zoo import POOL, valid_models
 from pydantic import ValidationError
 from torch import Tensor
 
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters
 from andrea.model.checks import normal_form
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
@@ -55,7 +55,7 @@ def traces(cfg: ModelConfig) -> list[Any]:
         torch.manual_seed(5)
         model(tokens, tokens.flip(1)).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
-    return [accounting.parameters(cfg), rates, logits.detach(), *initial, *gradients]
+    return [count_parameters(cfg), rates, logits.detach(), *initial, *gradients]
 
 
 def differ(one: ModelConfig, other: ModelConfig) -> bool:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.norms import build_norm
+from andrea.model.registry import VARIANTS, variant
 
 D, H, T = 24, 4, 20
 SMALL: dict[str, Any] = {"vocab_size": 11, "context": T, "d_model": D, "n_layer": 3, "n_head": H}

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.model.config import PRESETS, ModelConfig
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
+from andrea.model.presets import PRESETS
 
 D, T, V = 128, 32, 256
 XAVIER_HEAD = math.sqrt(2 / (D + V))

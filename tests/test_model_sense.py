@@ -14,8 +14,9 @@ from andrea.cli.app import app
 from andrea.config import RunConfig, build
 from andrea.errors import UserError
 from andrea.model.checks import normal_form
-from andrea.model.config import VARIANTS, ModelConfig, register
+from andrea.model.config import ModelConfig
 from andrea.model.norms import LayerNorm
+from andrea.model.registry import VARIANTS, register
 from andrea.training.identity import NEUTRAL
 
 SMALL: dict[str, Any] = {"vocab_size": 13, "context": 8, "d_model": 16, "n_layer": 2, "n_head": 4}

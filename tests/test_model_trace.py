@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from andrea.model import config as model_config
-from andrea.model.config import VARIANTS, ModelConfig, register
+from andrea.model import registry
+from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
 from andrea.model.placements import Placement
+from andrea.model.registry import VARIANTS, register
 from andrea.model.trace import Trace, trace
 
 SMALL = {"vocab_size": 17, "context": 9, "d_model": 12, "n_layer": 3, "n_head": 3, "init_std": 0.3}
@@ -219,8 +220,8 @@ class Owned(Placement):
 
 
 def test_a_block_that_does_not_say_its_stages_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {axis: dict(names) for axis, names in model_config.VARIANTS.items()}
-    monkeypatch.setattr(model_config, "VARIANTS", known)
+    known = {axis: dict(names) for axis, names in registry.VARIANTS.items()}
+    monkeypatch.setattr(registry, "VARIANTS", known)
     register("norm_placement", "alone", f"{__name__}:Owned")
     with torch.random.fork_rng(devices=[]):
         model = GPT(ModelConfig(**{**SMALL, "norm_placement": "alone"})).double()

@@ -22,20 +22,27 @@ from training_kit import corpus, tiny
 from andrea.errors import StudyError
 from andrea.store.studies import StudyFolder
 from andrea.study.stages import arm_speed as speed
-from andrea.training.speed import LEVEL, measure, median, orders, summary
+from andrea.training.speed import (
+    LEVEL,
+    arm_speed,
+    measure_arms,
+    median_with_interval,
+    speed_ratio,
+    visit_orders,
+)
 
 
 def test_every_arm_is_as_often_first_second_and_last() -> None:
     arms = ["pre", "post", "sandwich"]
-    found = orders(arms, 12)
+    found = visit_orders(arms, 12)
     assert len(found) == 12 and all(sorted(order) == sorted(arms) for order in found)
     assert all(Counter(places) == dict.fromkeys(arms, 4) for places in zip(*found, strict=True))
 
 
 def test_the_order_is_drawn_by_its_seed() -> None:
     arms = ["a", "b", "c", "d"]
-    assert orders(arms, 20) == orders(arms, 20) != orders(arms, 20, seed=1)
-    followers = {(order[i], order[i + 1]) for order in orders(arms, 20) for i in range(3)}
+    assert visit_orders(arms, 20) == visit_orders(arms, 20) != visit_orders(arms, 20, seed=1)
+    followers = {(order[i], order[i + 1]) for order in visit_orders(arms, 20) for i in range(3)}
     assert len(followers) == 12  # nobody always comes after the same one
 
 
@@ -48,41 +55,39 @@ def test_the_interval_is_that_of_order_statistics(n: int) -> None:
     rank = int(stats.binom.ppf((1 - LEVEL) / 2, n, 0.5))
     assert stats.binom.cdf(rank - 1, n, 0.5) <= (1 - LEVEL) / 2 < stats.binom.cdf(rank, n, 0.5)
     ordered = np.sort(values)
-    assert median(list(values)) == (np.median(values), ordered[rank - 1], ordered[n - rank])
+    assert median_with_interval(list(values)) == (
+        np.median(values),
+        ordered[rank - 1],
+        ordered[n - rank],
+    )
 
 
 def test_the_interval_covers_the_median_of_skewed_times() -> None:
     """Times have a long right tail: an interval by the normal distribution would miss their median."""
     draw, covered = np.random.default_rng(0), 0
     for _ in range(400):
-        _, low, high = median(list(draw.lognormal(sigma=1.0, size=15)))
+        _, low, high = median_with_interval(list(draw.lognormal(sigma=1.0, size=15)))
         assert low is not None and high is not None
         covered += low <= 1.0 <= high
     assert covered >= 0.93 * 400
 
 
 def test_under_six_rounds_there_is_a_median_and_no_interval() -> None:
-    assert median([3.0, 1.0, 2.0]) == (2.0, None, None)
+    assert median_with_interval([3.0, 1.0, 2.0]) == (2.0, None, None)
 
 
 def test_what_a_round_does_to_all_arms_cancels_in_the_ratio() -> None:
     """A machine that is up to ten times slower in some rounds: step times say little, ratios all."""
     slow = np.random.default_rng(1).uniform(1, 10, size=20)
-    found = summary(
-        {"base": list(0.01 * slow), "wide": list(0.015 * slow)}, {"base": 512, "wide": 1024}
-    )
-    assert found["arms"]["base"]["high"] > 1.5 * found["arms"]["base"]["low"]
-    assert found["ratio"].keys() == {"wide"}
-    assert found["ratio"]["wide"] == pytest.approx({"ratio": 1.5, "low": 1.5, "high": 1.5})
-    wide = found["arms"]["wide"]
-    assert (
-        wide["tokens_per_s"] == pytest.approx(1024 / np.median(0.015 * slow))
-        and wide["rounds"] == 20
-    )
-    assert (
-        wide["tokens_per_s_low"] == 1024 / wide["high"]
-        and wide["tokens_per_s_high"] == 1024 / wide["low"]
-    )
+    base_times, wide_times = list(0.01 * slow), list(0.015 * slow)
+    base, wide = arm_speed(base_times, 512), arm_speed(wide_times, 1024)
+    assert base.high > 1.5 * base.low
+    ratio = speed_ratio(wide_times, base_times)
+    assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx((1.5, 1.5, 1.5))
+    assert wide.tokens_per_s == pytest.approx(1024 / np.median(0.015 * slow))
+    assert wide.rounds == 20
+    assert wide.tokens_per_s_low == 1024 / wide.high
+    assert wide.tokens_per_s_high == 1024 / wide.low
 
 
 def frozen(tmp_path: Path, **arms: dict[str, Any]) -> Any:
@@ -187,19 +192,16 @@ def test_the_ratios_are_told_and_that_they_are_uncertain_where_they_are() -> Non
 def test_twice_the_layers_are_slower_and_the_same_arm_is_not() -> None:
     lines: list[str] = []
     configs = {"base": tiny(), "deep": tiny(model__n_layer=8), "twin": tiny()}
-    found = measure(configs, corpus(), lines.append, budget_s=4.0)
-    ratio = found["ratio"]
-    assert ratio["deep"]["low"] > 1.3
+    found = measure_arms(configs, corpus(), lines.append, budget_s=4.0)
+    assert found.ratio.keys() == {"deep", "twin"}
+    assert found.ratio["deep"].low > 1.3
     # One interval in twenty misses, hardly ever by as much again as it is wide.
-    low, high = ratio["twin"]["low"], ratio["twin"]["high"]
+    low, high = found.ratio["twin"].low, found.ratio["twin"].high
     assert low - (high - low) <= 1 <= high + (high - low)
-    assert found["arms"]["deep"]["rounds"] % 3 == 0 and found["arms"]["deep"]["compile_s"] is None
-    assert (
-        found["arms"]["base"]["low"]
-        <= found["arms"]["base"]["step_s"]
-        <= found["arms"]["base"]["high"]
-    )
-    assert "3 arms" in lines[0] and math.isfinite(found["load"])
+    base, deep = found.arms["base"], found.arms["deep"]
+    assert deep.rounds % 3 == 0 and deep.compile_s is None
+    assert base.low <= base.step_s <= base.high
+    assert "3 arms" in lines[0] and math.isfinite(found.load)
 
 
 @pytest.mark.slow
@@ -220,10 +222,10 @@ def test_every_arm_is_compiled_for_itself_however_many_there_are(
     torch._dynamo.reset()
     small = {"model__n_layer": 1, "train__compile": "on"}
     arms = {f"of {n}": tiny(**small, train__batch_size=n, train__tokens=2000) for n in range(2, 12)}
-    found = measure(arms, corpus(), print, budget_s=0.0)
+    found = measure_arms(arms, corpus(), print, budget_s=0.0)
     torch._dynamo.reset()
     assert variable == [False] * len(arms)
-    assert all(arm["compile_s"] > 0 for arm in found["arms"].values())
+    assert all(arm.compile_s > 0 for arm in found.arms.values())
 
 
 @pytest.mark.slow

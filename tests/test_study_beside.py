@@ -7,7 +7,7 @@ import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.errors import StudyError, UserError
-from andrea.records.extras import asked_of, budgets
+from andrea.records.extras import parse_budgets
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
 from andrea.verdict.seeds import replication_seed, tuning_seed
@@ -284,13 +284,13 @@ def test_an_arm_without_a_rate_is_missing_at_every_budget_and_counts_in_the_fami
 
 
 def test_budgets_are_named_and_a_word_that_is_none_is_refused(tmp_path):
-    assert budgets(["time", "flops"]) == ("flops", "time") and budgets([]) == ()
+    assert parse_budgets(["time", "flops"]) == ["flops", "time"] and parse_budgets([]) == []
     with pytest.raises(UserError, match=r"--equal 'flop': no budget.*did you mean 'flops'"):
-        budgets(["flop"])
+        parse_budgets(["flop"])
     folder, store = study(tmp_path)
     go(folder, store, equal=("flops",))
     go(folder, store, equal=("time",))
-    assert asked_of(folder).equal == ("flops", "time")
+    assert folder.load_extras().equal == ["flops", "time"]
 
 
 def test_what_describes_the_arms_stands_beside_the_verdicts(tmp_path):

@@ -9,7 +9,6 @@ import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.errors import UserError
-from andrea.records.extras import asked_of
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
 from andrea.study.stages.verdict import verdicts
@@ -198,7 +197,7 @@ def test_what_was_asked_once_stays_asked(tmp_path):
         "leaving the option away is no way round a failed control"
     )
     (folder.path / "asked.json").unlink()
-    assert asked_of(folder).controls, "the planned runs tell it too"
+    assert folder.load_extras().controls, "the planned runs tell it too"
     go(folder, store)
     assert verdict(folder)["verdict"] == "invalid"
 
@@ -230,7 +229,7 @@ def test_an_interrupted_study_with_controls_ends_as_if_it_never_stopped(tmp_path
     while True:
         commands += 1
         try:
-            # Asked for at the first command alone: the folder remembers.
+            # Extras for at the first command alone: the folder remembers.
             observer = Impatient(1 + len(trainings(store.root)) + patience)
             go(folder, store, observer, **everything if commands == 1 else {})
             break
@@ -300,7 +299,7 @@ def test_on_another_platform_a_finished_study_is_read_and_not_asked_for_more(tmp
         UserError, match=r"was frozen on torch fake, fake; here is torch 9\.9, other"
     ):
         go(folder, store, confirm=True)
-    assert folder.complete and not asked_of(folder).confirm
+    assert folder.complete and not folder.load_extras().confirm
 
 
 def test_a_study_whose_runs_would_have_other_ids_today_is_not_asked_for_more(tmp_path, monkeypatch):
@@ -315,7 +314,7 @@ def test_a_study_whose_runs_would_have_other_ids_today_is_not_asked_for_more(tmp
     monkeypatch.setattr(fakes.frozen, "identify", raised)
     with pytest.raises(UserError, match="its runs would have other ids"):
         go(folder, store, controls=True)
-    assert folder.complete and not asked_of(folder)
+    assert folder.complete and not folder.load_extras()
     assert go(folder, store).complete and outcome(folder) == before
 
 
@@ -356,7 +355,7 @@ def test_a_file_of_what_was_asked_of_another_shape_asks_for_nothing(tmp_path, co
     folder, store = study(tmp_path)
     assert go(folder, store).complete
     (folder.path / "asked.json").write_text(content)
-    assert folder.complete and not asked_of(folder)
+    assert folder.complete and not folder.load_extras()
     assert go(folder, store).complete
 
 

@@ -214,7 +214,7 @@ def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_
 def test_a_users_own_variants_are_copied_into_the_study_and_name_it(tiny_text, store, tmp_path):
     script = tmp_path / "mine_own.py"
     script.write_text(
-        "from andrea.model.config import register\n"
+        "from andrea.model.registry import register\n"
         "from andrea.model.mlps import Relu\n"
         "class Own(Relu):\n    pass\n"
         "register('activation', 'own_relu', f'{__name__}:Own')\n"

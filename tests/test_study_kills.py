@@ -16,7 +16,7 @@ import study_fakes as fakes
 from study_fakes import make_study, outcome, read_json, trainings
 
 from andrea.execution.executors import InlineExecutor
-from andrea.records.extras import Asked, remember
+from andrea.records.extras import Extras
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
 
@@ -80,13 +80,13 @@ def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path
 def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and_ends_the_same(
     tmp_path,
 ):
-    asked, outcomes = Asked(controls=True, confirm=True, equal=("flops", "time")), []
+    asked, outcomes = Extras(controls=True, confirm=True, equal=["flops", "time"]), []
     dice, kills = random.Random(4), 0
     for name in ("whole", "killed"):
         folder, store = make_study(
             tmp_path / name, arms=("gelu_tanh", "swiglu"), train={"train.tokens": 5120}, trials=1
         )
-        remember(folder, asked)
+        folder.save_extras(asked)
         while name == "killed":
             controller = command(tmp_path / name)
             # One more kill for every few trainings, so that the controls and what follows them are

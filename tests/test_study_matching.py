@@ -17,7 +17,7 @@ from andrea.cli.app import app
 from andrea.errors import UserError
 from andrea.execution.executors import make_executor
 from andrea.model.config import ModelConfig
-from andrea.model.size_matching import deviation
+from andrea.model.size_matching import relative_excess
 from andrea.study.controller import run_study
 from andrea.study.plan.freeze import freeze, plan
 from andrea.study.plan.frozen import FrozenStudy, identify
@@ -73,8 +73,8 @@ def test_every_arm_ends_within_the_tolerance_or_all_are_refused(
         return
     assert found["gelu"].model is GELU and found["gelu"].solved is None
     assert abs(found["swiglu"].deviation[on]) <= tolerance
-    assert found["swiglu"].deviation == deviation(found["swiglu"].model, GELU)
-    if abs(deviation(arm, GELU)[on]) <= tolerance:
+    assert found["swiglu"].deviation == relative_excess(found["swiglu"].model, GELU)
+    if abs(relative_excess(arm, GELU)[on]) <= tolerance:
         assert found["swiglu"].model is arm and found["swiglu"].solved is None
     else:
         assert found["swiglu"].solved.setting == f"model.{by}"

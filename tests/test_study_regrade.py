@@ -18,7 +18,7 @@ from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.regrade import regrade
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 
 
 @pytest.fixture(autouse=True)

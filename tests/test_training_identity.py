@@ -12,12 +12,20 @@ from training_kit import corpus, tiny
 
 from andrea.config import RunConfig, build
 from andrea.errors import UserError
-from andrea.model import config as model_config
+from andrea.model import registry
 from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
+from andrea.records.run import GitState
 from andrea.training import identity as module
-from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
+from andrea.training.identity import (
+    canonical,
+    git_state,
+    identity,
+    resolve,
+    run_environment,
+    run_id,
+)
 
 HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
 RESOLVED = {
@@ -155,15 +163,15 @@ def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(
                 raised.setattr(part, "numerics", 2)
             return [named(**config) != name for config, name in zip(configs, before, strict=True)]
 
-    assert renamed(model_config.variant("activation", "relu")) == [False, True, False]
-    assert renamed(model_config.variant("activation", "gelu_tanh")) == [True, False, True]
-    assert renamed(model_config.variant("norm_placement", "post")) == [False, False, True]
+    assert renamed(registry.variant("activation", "relu")) == [False, True, False]
+    assert renamed(registry.variant("activation", "gelu_tanh")) == [True, False, True]
+    assert renamed(registry.variant("norm_placement", "post")) == [False, False, True]
     everybodys = [
         Attention,
         GPT,
         Mlp,
-        model_config.variant("norm", "layernorm"),
-        model_config.variant("init", "gpt2"),
+        registry.variant("norm", "layernorm"),
+        registry.variant("init", "gpt2"),
     ]
     for part in (*everybodys, *module.COMPONENTS):
         assert renamed(part) == [True, True, True], part
@@ -171,9 +179,9 @@ def test_a_raised_numerics_version_renames_the_runs_that_use_the_component(
 
 
 def test_a_users_own_variant_may_read_the_ratio_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = type("Own", (model_config.variant("activation", "relu"),), {"__module__": __name__})
+    own = type("Own", (registry.variant("activation", "relu"),), {"__module__": __name__})
     monkeypatch.setattr(sys.modules[__name__], "Own", own, raising=False)
-    monkeypatch.setitem(model_config.VARIANTS["activation"], "own", f"{__name__}:Own")
+    monkeypatch.setitem(registry.VARIANTS["activation"], "own", f"{__name__}:Own")
     config = {"model__activation": "own", "model__d_model": 48}
     assert named(**config, model__mlp_ratio="8/3") != named(**config, model__mlp_ratio=2.67)
 
@@ -184,7 +192,7 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(
     source = tmp_path / "my_own_mlps.py"
     source.write_text("from andrea.model.mlps import Relu\n\n\nclass Mine(Relu):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(model_config.VARIANTS["activation"], "mine", "my_own_mlps:Mine")
+    monkeypatch.setitem(registry.VARIANTS["activation"], "mine", "my_own_mlps:Mine")
     first = named(model__activation="mine")
     assert named(model__activation="mine") == first
     source.write_text(source.read_text() + "# another text\n")
@@ -193,7 +201,7 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(
 
 def test_resolving_leaves_nothing_to_choose_and_is_done_once() -> None:
     asked = build(
-        RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}}
+        RunConfig, {"data": {"source": corpus().meta.source}, "train": {"micro_batch": 64}}
     )
     cfg = resolve(asked, corpus(), "cpu")
     assert "auto" not in cfg.train.model_dump().values()
@@ -243,7 +251,7 @@ def test_the_processor_that_draws_the_initial_weights_of_a_gpu_run_is_in_its_nam
     }
 
 
-def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
+def test_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=n", "-c", "user.email=e"]
         subprocess.run(
@@ -254,18 +262,18 @@ def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) ->
     package.mkdir()
     (package / "__init__.py").write_text("")
     git("init")
-    assert (
-        git_state(package) is None
-    )  # not tracked: an installed copy below somebody else's checkout
+    # Not tracked: an installed copy below somebody else's checkout.
+    assert git_state(package) is None
     git("add", ".")
     git("commit", "-m", "first")
     git_state.cache_clear()
     clean = git_state(package)
-    assert clean is not None
-    assert len(clean["hash"]) == 40
-    assert not clean["dirty"]
+    assert clean is not None and clean.hash is not None
+    assert len(clean.hash) == 40
+    assert not clean.dirty
     git_state.cache_clear()
     (package / "new.py").write_text("1")
-    assert git_state(package) == {"hash": clean["hash"], "dirty": True}
+    assert git_state(package) == GitState(hash=clean.hash, dirty=True)
     git_state.cache_clear()
-    assert {"torch", "python", "git", "host", "platform_device"} <= env().keys()
+    names = {"torch", "python", "git", "host", "platform_device"}
+    assert names <= run_environment().to_json().keys()

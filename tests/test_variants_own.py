@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from andrea.cli.app import app
 from andrea.errors import UserError
 from andrea.execution.executors import make_executor
-from andrea.model import config as model_config
-from andrea.model import variants
+from andrea.model import registry, variants
 from andrea.store.runs import RunStore
 from andrea.store.studies import studies
 from andrea.study.controller import run_study
@@ -34,9 +33,9 @@ ROW = {"arm": "squared", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0
 def _own_axes(monkeypatch):
     monkeypatch.delitem(sys.modules, "andrea_user_squared_relu", raising=False)
     monkeypatch.setattr(
-        model_config,
+        registry,
         "VARIANTS",
-        {axis: dict(known) for axis, known in model_config.VARIANTS.items()},
+        {axis: dict(known) for axis, known in registry.VARIANTS.items()},
     )
 
 

@@ -70,16 +70,16 @@ def test_the_same_seed_plays_the_same_studies() -> None:
 
 
 def test_tests_alone_say_what_the_verdict_was_before_the_guard() -> None:
-    from andrea.verdict.judge import judge
-    from andrea.verdict.records import ArmData, Replicate
+    from andrea.verdict.judge import judge_arms
+    from andrea.verdict.replicates import ArmData, Replicate
 
     base = ArmData("base", {s: Replicate(2.5 + 0.01 * s) for s in range(5)}, regret=0.2)
     arm = ArmData("arm", {s: Replicate(2.6 + 0.011 * s) for s in range(5)})
-    verdict = judge(Protocol(m=0.05), base, [arm])[0]
+    verdict = judge_arms(Protocol(m=0.05), base, [arm])[0]
     assert str(verdict) == "inconclusive (rate uncertain)"
     assert without_regret(verdict, 0.05) == "worse"
     assert without_regret(
-        judge(Protocol(m=0.05), base, [ArmData("x", untrainable=True)])[0], 0.05
+        judge_arms(Protocol(m=0.05), base, [ArmData("x", untrainable=True)])[0], 0.05
     ).startswith("unst")
 
 

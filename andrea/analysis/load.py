@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.tables import frames, judged
-from andrea.analysis.tables.cache import Runs
+from andrea.analysis.tables.cache import RunLogs
 from andrea.analysis.tables.judged import DIFFERENCES as DIFFERENCES
 from andrea.analysis.tables.judged import EFFECTS as EFFECTS
 from andrea.analysis.tables.judged import VERDICTS as VERDICTS
@@ -20,7 +20,11 @@ from andrea.analysis.tables.run_view import RunView as RunView
 from andrea.analysis.tables.run_view import load_run as load_run
 from andrea.analysis.tables.run_view import opened
 from andrea.errors import StudyError, warn
-from andrea.records.verdict_rows import (
+from andrea.store.files import read_json, read_mapping
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder, find, studies
+from andrea.store.usual import DEFAULT_RUNS
+from andrea.store.verdict_rows import (
     Row,
     arm_names,
     baseline_name,
@@ -28,10 +32,6 @@ from andrea.records.verdict_rows import (
     level_label,
     verdict_rows,
 )
-from andrea.store.files import read_json, read_mapping
-from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find, studies
-from andrea.store.usual import DEFAULT_RUNS
 from andrea.text.names import line
 from andrea.text.numbers import bare, listing
 
@@ -75,7 +75,7 @@ class Study:
     """
     planned: list[dict[str, Any]]
     """The lines of runs.jsonl: every run in the order of the plan."""
-    logged: Runs
+    logs: RunLogs
     """What the runs logged, through the cache."""
     judged: list[Row]
     """Rows of `verdict_rows`: what `verdicts` is made of."""
@@ -84,7 +84,7 @@ class Study:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        return frames.run_rows(self.logged, self.planned)
+        return frames.run_rows(self.logs, self.planned)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -120,7 +120,7 @@ class Study:
         Raises:
             UserError: a table, a column or a filter that there is not.
         """
-        return frames.part(self.logged, self._rows, table, columns, **where)
+        return frames.read_part(self.logs, self._rows, table, columns, **where)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -143,7 +143,7 @@ class Study:
     def environments(self) -> list[tuple[dict[str, Any], int]]:
         """Every distinct env.json with the number of runs that have it."""
         found: dict[str, tuple[dict[str, Any], int]] = {}
-        for _, env in self.logged.told.values():
+        for _, env in self.logs.outcomes.values():
             if env is not None:
                 key = json.dumps(env, sort_keys=True)
                 found[key] = (env, found.get(key, (env, 0))[1] + 1)
@@ -152,7 +152,7 @@ class Study:
     @property
     def store(self) -> RunStore:
         """The store that its runs lie in."""
-        return self.logged.store
+        return self.logs.store
 
     @property
     def name(self) -> str:
@@ -294,7 +294,7 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         speed=read_mapping(folder.path / "speed.json") or {},
         asked=read_mapping(folder.path / "asked.json") or {},
         planned=planned,
-        logged=Runs(
+        logs=RunLogs(
             there, folder.path.name, list(dict.fromkeys(plan["run_id"] for plan in planned))
         ),
         judged=verdict_rows(folder),

@@ -7,9 +7,9 @@ from typing import Literal
 
 def _names(kind: Literal["ablations", "sweeps"]) -> list[str]:
     try:
-        from andrea.catalogue import names
+        from andrea.catalogue import entry_names
 
-        return list(names(kind))
+        return list(entry_names(kind))
     except Exception:  # a shell in the middle of a Tab has no use for a message
         return []
 
@@ -26,7 +26,7 @@ def sweeps(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     """Names of presets."""
-    from andrea.model.config import PRESETS
+    from andrea.model.presets import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]
 
@@ -45,7 +45,8 @@ def models(incomplete: str) -> list[str]:
     bash begins a new word at a colon, so that fields are offered by themselves where no preset
     fits.
     """
-    from andrea.model.config import VARIANTS, ModelConfig
+    from andrea.model.config import ModelConfig
+    from andrea.model.registry import VARIANTS
 
     before, last = _last_part(incomplete)
     field, equals, start = last.partition("=")

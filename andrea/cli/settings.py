@@ -39,7 +39,7 @@ def known_preset(name: str, where: str = "--preset: ") -> str:
     Raises:
         UserError: there is no such preset.
     """
-    from andrea.model.config import PRESETS
+    from andrea.model.presets import PRESETS
 
     if name not in PRESETS:
         raise UserError(f"{where}no preset {name!r}; {nearest(name, PRESETS)}")
@@ -63,7 +63,7 @@ def run_config(
         UserError: every fault of the overrides in one message.
     """
     from andrea.config import RunConfig, build, merge, parse_overrides
-    from andrea.model.config import PRESETS
+    from andrea.model.presets import PRESETS
 
     base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset is not None else {}
     given = {key: value for key, value in top.items() if value is not None}

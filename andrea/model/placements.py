@@ -1,12 +1,13 @@
-"""Where the normalization stands in a block. Torch-free at import.
+"""Placements of the normalization in a block. Torch-free at import.
 
 x is the residual stream, f a sublayer; `+` stands for the join that `model.residual` names.
 """
 
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig, variant
-from andrea.model.variants import Shapes, Variant, activations, shapes, shared
+from andrea.model.registry import variant
+from andrea.model.settings import ModelSettings
+from andrea.model.variants import Shapes, Variant, activations_of, shapes_of, shared_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,43 +17,47 @@ class Placement(Variant):
     """Wires the two sublayers into a block; shapes and counts are those of its norms alone."""
 
     final_norm = True
-    """Whether this placement asks for a norm before the head."""
+    """This placement asks for a norm before the head."""
     sites: tuple[str, ...] = ("norm1", "norm2")
     """Names of the norms in a block."""
     block = ""
     """Name of the module in `andrea.model.layers.blocks`."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers import blocks
 
         module: nn.Module = getattr(blocks, cls.block)(cfg, cls.sites)
         return module
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
-        norm = shapes(variant("norm", cfg.norm), cfg)
-        return {f"{site}.{name}": shape for site in cls.sites for name, shape in norm.items()}
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
+        norm = shapes_of(variant("norm", cfg.norm), cfg)
+        shapes: Shapes = {}
+        for site in cls.sites:
+            for name, shape in norm.items():
+                shapes[f"{site}.{name}"] = shape
+        return shapes
 
     @classmethod
-    def count(cls, cfg: ModelConfig) -> int:
+    def count(cls, cfg: ModelSettings) -> int:
         return len(cls.sites) * int(variant("norm", cfg.norm).count(cfg))
 
     @classmethod
-    def flops(cls, cfg: ModelConfig) -> float:
+    def flops(cls, cfg: ModelSettings) -> float:
         return len(cls.sites) * float(variant("norm", cfg.norm).flops(cfg))
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
+    def activations(cls, cfg: ModelSettings) -> float:
+        return len(cls.sites) * activations_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
-        return len(cls.sites) * shared(variant("norm", cfg.norm), cfg)
+    def shared(cls, cfg: ModelSettings) -> float:
+        return len(cls.sites) * shared_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
-    def gain(cls, cfg: ModelConfig, name: str) -> float:
-        """Factor of the initial weights of a parameter, on top of the init rule's."""
+    def gain(cls, cfg: ModelSettings, name: str) -> float:
+        """Return the factor of the initial weights of a parameter, on top of the init rule's."""
         return 1.0
 
 
@@ -96,18 +101,17 @@ class DeepNorm(Placement):
     block = "DeepNormBlock"
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         if cfg.residual != "on":
-            return f"it scales the residual itself, which residual {cfg.residual} contradicts: choose residual on"
+            return (
+                f"it scales the residual itself, which residual {cfg.residual} contradicts: "
+                "choose residual on"
+            )
         return None
 
     @classmethod
-    def alpha(cls, cfg: ModelConfig) -> float:
-        """Factor of the stream."""
-        return float((2 * cfg.n_layer) ** 0.25)
-
-    @classmethod
-    def gain(cls, cfg: ModelConfig, name: str) -> float:
+    def gain(cls, cfg: ModelSettings, name: str) -> float:
+        # Queries and keys keep their scale: they only weigh the values (figure 2 of the paper).
         shrunk = (
             ".mlp.up.weight",
             ".mlp.gate.weight",
@@ -115,7 +119,9 @@ class DeepNorm(Placement):
             ".attn.v.weight",
             ".attn.proj.weight",
         )
-        return float((8 * cfg.n_layer) ** -0.25) if name.endswith(shrunk) else 1.0
+        if not name.endswith(shrunk):
+            return 1.0
+        return float((8 * cfg.n_layer) ** -0.25)
 
 
 class Parallel(Placement):
@@ -125,8 +131,10 @@ class Parallel(Placement):
     block = "ParallelBlock"
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        """One tensor less than others: attention and MLP (with two norms: these) read the same one."""
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return one tensor less than other placements: attention and MLP (with two norms: these)
+        read the same one.
+        """
         return super().activations(cfg) - cfg.d_model
 
 

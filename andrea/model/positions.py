@@ -1,5 +1,4 @@
-"""How a token knows where it stands: something added to the embeddings, or inside attention.
-Torch-free at import.
+"""Positions of tokens: added to the embeddings, or worked into attention. Torch-free at import.
 
 `build` makes what is added to the embedded tokens (a module from T to [T, C], or None), `inside`
 what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
@@ -7,7 +6,7 @@ what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
 
 from typing import TYPE_CHECKING, Any
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant
 
 if TYPE_CHECKING:
@@ -18,31 +17,29 @@ class Positions(Variant):
     """Nothing, unless a variant says more."""
 
     relative = False
-    """Whether it is worked into the scores inside attention, and tells nothing where there is one
-    position.
-    """
+    """It is worked into the scores of attention, so that it has no effect in a context of 1."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module | None":  # type: ignore[override]
+    def build(cls, cfg: ModelSettings) -> "nn.Module | None":  # type: ignore[override]
         return None
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> Any:
-        """What attention uses; None: nothing."""
+    def inside(cls, cfg: ModelSettings) -> Any:
+        """Return the `AttentionPositions` that attention uses; None: nothing."""
         return None
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
     @classmethod
-    def flops(cls, cfg: ModelConfig) -> float:
-        """None: a table is looked up, angles are applied elementwise."""
+    def flops(cls, cfg: ModelSettings) -> float:
+        """Return 0: a table is looked up, angles are applied elementwise."""
         return 0.0
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        """Elements per token that every attention keeps because of it."""
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the elements per token that every attention keeps because of it."""
         return 0.0
 
 
@@ -50,13 +47,13 @@ class Learned(Positions):
     """A table of `context` vectors that is added to the embeddings (GPT-2)."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import LearnedPositions
 
         return LearnedPositions(cfg.context, cfg.d_model)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"weight": (cfg.context, cfg.d_model)}
 
 
@@ -69,7 +66,7 @@ class Sinusoidal(Positions):
     """
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import SinusoidalPositions
 
         return SinusoidalPositions(cfg)
@@ -84,47 +81,52 @@ class Rope(Positions):
     reads = ("rope_base", "rope_fraction")
 
     @classmethod
-    def refuse(cls, cfg: ModelConfig) -> str | None:
+    def refuse(cls, cfg: ModelSettings) -> str | None:
         rotated = cfg.rope_dim
         if rotated < 2 or rotated % 2:
             return (
                 f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn "
-                "in pairs: "
-                "change n_head, head_dim or rope_fraction so that the number is even"
+                "in pairs: change n_head, head_dim or rope_fraction so that the number is even"
             )
         if rotated == 2 and cfg.rope_base != type(cfg).model_fields["rope_base"].default:
-            return "2 dimensions of a head turn at one rate, whatever rope_base is: rotate more, or leave it out"
+            return (
+                "2 dimensions of a head turn at one rate, whatever rope_base is: rotate more, "
+                "or leave it out"
+            )
         return None
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+    def inside(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import Rotary
 
         return Rotary(cfg)
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        """Rotated queries and keys; partly rotated ones are laid out head by head, which copies
-        attention's output.
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the sizes of rotated queries and keys; partly rotated ones are laid out head by
+        head, which copies attention's output.
         """
-        heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
-        return float(heads + keys + (heads if cfg.rope_dim < cfg.d_head else 0))
+        queries, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
+        copied_output = queries if cfg.rope_dim < cfg.d_head else 0
+        return float(queries + keys + copied_output)
 
 
 class Alibi(Positions):
-    """Scores lowered in proportion to the distance, by a slope of every head (Press et al. 2022)."""
+    """Scores lowered in proportion to the distance, by a slope of every head (Press et al.
+    2022).
+    """
 
     relative = True
 
     @classmethod
-    def inside(cls, cfg: ModelConfig) -> "nn.Module":
+    def inside(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.positions import LinearBias
 
         return LinearBias(cfg)
 
     @classmethod
-    def shared(cls, cfg: ModelConfig) -> float:
-        """One number per head and pair of positions."""
+    def shared(cls, cfg: ModelSettings) -> float:
+        """Return one number per head and pair of positions."""
         return float(cfg.n_head * cfg.context**2)
 
 

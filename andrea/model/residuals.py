@@ -1,8 +1,8 @@
-"""How a branch joins the residual stream. Torch-free at import."""
+"""Joins of a branch with the residual stream. Torch-free at import."""
 
 from typing import TYPE_CHECKING
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ class Residual(Variant):
     """A join of stream x and branch f; shapes and counts are those of one of the two in a block."""
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
 
@@ -21,7 +21,7 @@ class On(Residual):
     """x + f (He et al. 2016)."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.residuals import Join
 
         return Join()
@@ -31,28 +31,30 @@ class Off(Residual):
     """f alone: a plain stack without skip connections."""
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.residuals import Replace
 
         return Replace()
 
 
 class ReZero(Residual):
-    """x + α·f with one learned α, 0 at the start (Bachlechner et al. 2020; there without any norm)."""
+    """x + α·f with one learned α, 0 at the start (Bachlechner et al. 2020; there without any
+    norm).
+    """
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.residuals import ReZeroJoin
 
         return ReZeroJoin()
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"alpha": (1,)}
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        """The branch, for the gradient of α."""
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the size of the branch, which the gradient of α needs."""
         return float(cfg.d_model)
 
 
@@ -62,18 +64,18 @@ class LayerScale(Residual):
     reads = ("layerscale_init",)
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.residuals import LayerScaleJoin
 
         return LayerScaleJoin(cfg)
 
     @classmethod
-    def shapes(cls, cfg: ModelConfig) -> Shapes:
+    def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"gamma": (cfg.d_model,)}
 
     @classmethod
-    def activations(cls, cfg: ModelConfig) -> float:
-        """The branch, for the gradient of γ."""
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the size of the branch, which the gradient of γ needs."""
         return float(cfg.d_model)
 
 
@@ -83,7 +85,7 @@ class Scaled(Residual):
     """
 
     @classmethod
-    def build(cls, cfg: ModelConfig) -> "nn.Module":
+    def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.residuals import ScaledJoin
 
         return ScaledJoin(cfg)

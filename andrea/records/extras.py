@@ -1,73 +1,53 @@
-"""What is asked of a study beside its question: controls, equal budgets, a confirmation. Kept in
-asked.json.
+"""What is asked of a study beside its question: controls, equal budgets, a confirmation.
 
 None of it is part of the study's digest: controls can only take words away, budgets and a
 confirmation are judged beside the verdicts. So an old study can be asked for them. What was asked
-once stays asked: a control that failed is not got rid of by leaving the option away.
+once stays asked: a control that failed cannot be dropped by leaving the option away.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from andrea.errors import UserError, nearest
-from andrea.store.studies import StudyFolder, named
+from andrea.records.base import Record, Several
 
 Budget = Literal["flops", "time"]
 BUDGETS: tuple[Budget, ...] = ("flops", "time")
-FILE = "asked.json"
+"""In the order in which they are trained."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is trained and judged beside the question."""
+class Extras(Record):
+    """asked.json: what is trained and judged beside the question."""
 
     controls: bool = False
-    """Repeat, A/A and rulers."""
+    """Determinism check, A/A and positive controls."""
     confirm: bool = False
     """A second block of seeds, judged alone."""
-    equal: tuple[Budget, ...] = ()
+    equal: Several[Budget] = []
     """Budgets at which the arms are compared besides equal tokens."""
 
-    def __or__(self, other: "Asked") -> "Asked":
-        equal = tuple(kind for kind in BUDGETS if kind in (*self.equal, *other.equal))
-        return Asked(self.controls or other.controls, self.confirm or other.confirm, equal)
+    def __or__(self, other: "Extras") -> "Extras":
+        equal = [budget for budget in BUDGETS if budget in (*self.equal, *other.equal)]
+        return Extras(
+            controls=self.controls or other.controls,
+            confirm=self.confirm or other.confirm,
+            equal=equal,
+        )
 
     def __bool__(self) -> bool:
         return self.controls or self.confirm or bool(self.equal)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {"controls": self.controls, "confirm": self.confirm, "equal": list(self.equal)}
+    def to_json(self) -> dict[str, Any]:
+        """Return all three answers, also where nothing was asked."""
+        return self.model_dump(mode="json")
+
+    def covers(self, other: "Extras") -> bool:
+        """Return whether all that `other` asks is asked here too."""
+        return (self | other).to_json() == (self | Extras()).to_json()
 
 
-def asked_of(folder: StudyFolder) -> Asked:
-    """What was asked of a study so far: asked.json, and what its planned runs tell where that file
-    was lost.
-    """
-    told = folder.read(FILE) or {}
-    equal = named(told.get("equal"))
-    asked = Asked(
-        bool(told.get("controls")),
-        bool(told.get("confirm")),
-        tuple(k for k in BUDGETS if k in equal),
-    )
-    for run in folder.runs():
-        phase = run.get("phase")
-        why = str(run.get("why", "")).removeprefix("equal ")
-        budget = tuple(kind for kind in BUDGETS if phase == "budget" and why == kind)
-        asked |= Asked(phase == "control", phase == "confirm", budget)
-    return asked
-
-
-def remember(folder: StudyFolder, asked: Asked) -> None:
-    """Write what is asked of the study, if the file does not say it already."""
-    if asked and folder.read(FILE) != asked.to_dict():
-        folder.write(FILE, asked.to_dict())
-
-
-def budgets(words: Iterable[str]) -> tuple[Budget, ...]:
-    """The budgets that `--equal flops,time` names, in the order in which they are trained.
+def parse_budgets(words: Iterable[str]) -> list[Budget]:
+    """Return the budgets that `--equal flops,time` names, in the order in which they are trained.
 
     Raises:
         UserError: a word that names none.
@@ -76,4 +56,4 @@ def budgets(words: Iterable[str]) -> tuple[Budget, ...]:
     for word in asked:
         if word not in BUDGETS:
             raise UserError(f"--equal {word!r}: no budget to compare at; {nearest(word, BUDGETS)}")
-    return tuple(kind for kind in BUDGETS if kind in cast("list[Budget]", asked))
+    return [budget for budget in BUDGETS if budget in asked]

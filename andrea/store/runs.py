@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from andrea.errors import AndreaError, UserError, warn
+from andrea.records.run import Environment, Failure, RunResult, RunSettings
 from andrea.store.files import locked, read_lines, read_mapping, write_atomic, write_json
 from andrea.store.processes import started
 
@@ -168,6 +169,23 @@ class RunStore:
         """env.json of the run: versions, git state, device."""
         current = self.current(run_id)
         return read_mapping(current / "env.json") if current else None
+
+    def load_result(self, run_id: str) -> RunResult | None:
+        """Return the result of a finished run; None where there is none, or a damaged one."""
+        path = self.folder(run_id) / "result.json"
+        return RunResult.from_json(self.result(run_id), path)
+
+    def load_failure(self, run_id: str) -> Failure | None:
+        """Return why the latest attempt failed; None when it did not fail or the run is done."""
+        return Failure.from_json(self.failure(run_id), f"failure.json of run {run_id[:12]}")
+
+    def load_settings(self, run_id: str) -> RunSettings | None:
+        """Return the configuration of a run that was begun, with the identity its id digests."""
+        return RunSettings.from_json(self.config(run_id), f"config.json of run {run_id[:12]}")
+
+    def load_environment(self, run_id: str) -> Environment | None:
+        """Return the versions, git state and device that trained a run."""
+        return Environment.from_json(self.env(run_id), f"env.json of run {run_id[:12]}")
 
     def lease(self, run_id: str) -> dict[str, Any] | None:
         """Who holds the run now (`host`, `pid`, …), or None; a dead holder is nobody."""

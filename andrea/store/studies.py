@@ -20,6 +20,17 @@ from typing import Any
 import yaml
 
 from andrea.errors import StudyError, UserError, nearest, warn
+from andrea.records.extras import BUDGETS, Extras
+from andrea.records.run import RunSpec
+from andrea.records.study import (
+    AskedStudy,
+    BestTrial,
+    Choice,
+    ResolvedStudy,
+    StudyInfo,
+    StudySpeed,
+)
+from andrea.records.verdict import StudyVerdict
 from andrea.store.files import (
     append_line,
     cut_damaged_lines,
@@ -27,6 +38,7 @@ from andrea.store.files import (
     locked,
     read_json,
     read_lines,
+    read_mapping,
     write_json,
     write_lines,
 )
@@ -70,6 +82,88 @@ class StudyFolder:
         if not isinstance(asked, dict):
             raise self.damaged("protocol.yaml", "not a mapping")
         return asked
+
+    def load_info(self) -> StudyInfo:
+        """Return study.json; an empty record where there is none.
+
+        Raises:
+            StudyError: it is damaged.
+        """
+        return StudyInfo.from_json(self.about, self.path / "study.json") or StudyInfo()
+
+    def load_question(self) -> AskedStudy:
+        """Return protocol.yaml, the question as it was asked.
+
+        Raises:
+            StudyError: the file is missing or damaged, so this is no study.
+        """
+        question = AskedStudy.from_json(self.protocol(), self.path / "protocol.yaml")
+        if question is None:
+            raise self.damaged("protocol.yaml", "damaged")
+        return question
+
+    def load_resolved(self) -> ResolvedStudy | None:
+        """Return resolved.json; None where it is missing.
+
+        Raises:
+            StudyError: it is damaged.
+        """
+        values = self.read("resolved.json")
+        resolved = ResolvedStudy.from_json(values, self.path / "resolved.json")
+        if values is not None and resolved is None:
+            lost = [
+                name
+                for name in ("fingerprint", "arms", "baseline", "platform")
+                if name not in values
+            ]
+            raise self.damaged("resolved.json", f"damaged, without {', '.join(sorted(lost))}")
+        return resolved
+
+    def load_runs(self) -> list[RunSpec]:
+        """Return the planned runs in order, without damaged lines."""
+        path = self.path / "runs.jsonl"
+        specs = (RunSpec.from_json(line, path) for line in read_lines(path, RUN))
+        return [spec for spec in specs if spec is not None]
+
+    def load_choices(self) -> dict[str, Choice]:
+        """Return the learning rates by arm (choices.json); empty before tuning has ended."""
+        path = self.path / "choices.json"
+        choices = {
+            arm: Choice.from_json(values, f"{path}, {arm}")
+            for arm, values in (self.read("choices.json") or {}).items()
+        }
+        return {arm: choice for arm, choice in choices.items() if choice is not None}
+
+    def load_verdict(self) -> StudyVerdict | None:
+        """Return verdict.json; None where it is missing or damaged."""
+        return StudyVerdict.from_json(self.read("verdict.json"), self.path / "verdict.json")
+
+    def load_best(self) -> BestTrial | None:
+        """Return best.json of a sweep; None where it is missing or damaged."""
+        return BestTrial.from_json(self.read("best.json"), self.path / "best.json")
+
+    def load_speed(self) -> StudySpeed | None:
+        """Return speed.json; None where it is missing or damaged."""
+        path = self.path / "speed.json"
+        return StudySpeed.from_json(read_mapping(path), path)
+
+    def load_extras(self) -> Extras:
+        """Return what was asked beside the question so far.
+
+        Where asked.json was lost, the planned runs tell.
+        """
+        extras = Extras.from_json(self.read("asked.json"), self.path / "asked.json") or Extras()
+        for run in self.load_runs():
+            budgets = [b for b in BUDGETS if run.phase == "budget" and run.why == f"equal {b}"]
+            extras |= Extras(
+                controls=run.phase == "control", confirm=run.phase == "confirm", equal=budgets
+            )
+        return extras
+
+    def save_extras(self, extras: Extras) -> None:
+        """Write asked.json, unless it says the same already."""
+        if extras and self.read("asked.json") != extras.to_json():
+            self.write("asked.json", extras.to_json())
 
     def damaged(self, name: str, what: str) -> StudyError:
         """The error for a file without which this is no study: what is wrong, and the remedy."""

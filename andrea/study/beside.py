@@ -10,7 +10,7 @@ from typing import Any
 
 from andrea.config import RunConfig
 from andrea.errors import StudyError, UserError
-from andrea.records.extras import Asked, asked_of, remember
+from andrea.records.extras import Extras
 from andrea.study.desk import Desk
 from andrea.study.ledger import Replanned
 from andrea.study.stages import arm_speed as speed
@@ -19,13 +19,13 @@ from andrea.study.stages import equal_cost as budgets
 from andrea.study.stages.evidence import Record
 
 
-def ask(desk: Desk, asked: Asked) -> None:
+def ask(desk: Desk, asked: Extras) -> None:
     """Remember what is asked of a study beside its question.
 
     Raises:
         UserError: it cannot be done, or not here; nothing was written.
     """
-    known = asked_of(desk.folder)
+    known = desk.folder.load_extras()
     wanted = known | asked
     if wanted != known:
         if wanted.controls:
@@ -44,12 +44,12 @@ def ask(desk: Desk, asked: Asked) -> None:
             f"study {name} has its confirmation: there is one per study, not as many as it takes "
             "to agree"
         )
-    remember(desk.folder, wanted)
+    desk.folder.save_extras(wanted)
 
 
 def train(desk: Desk, choices: Mapping[str, Mapping[str, Any]], generation: int) -> None:
     """Have everything done that is asked of the study and has a baseline to stand beside."""
-    asked, seeds = asked_of(desk.folder), desk.study.protocol.seeds
+    asked, seeds = desk.folder.load_extras(), desk.study.protocol.seeds
     if asked.controls:
         runs = controls.planned(_record(desk, choices), generation)
         desk.do("control", f"a repeat, A/A and rulers on {seeds} seeds", runs)

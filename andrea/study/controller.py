@@ -13,7 +13,7 @@ from andrea.errors import StudyError, disk_full
 from andrea.execution.dispatch import disk_message
 from andrea.execution.executors import Executor
 from andrea.records.events import Observer, Observers, Run
-from andrea.records.extras import Asked, asked_of
+from andrea.records.extras import Extras
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study import beside
@@ -34,7 +34,7 @@ def run_study(
     store: RunStore,
     executor: Executor,
     observers: Sequence[Observer] = (),
-    asked: Asked | None = None,
+    asked: Extras | None = None,
 ) -> Summary:
     """Run a frozen study to its end, or take it up where it stopped.
 
@@ -52,7 +52,7 @@ def run_study(
     watch = Observers(observers)
     with folder.held():
         try:
-            return _run(Desk(folder, store, executor, watch), asked or Asked())
+            return _run(Desk(folder, store, executor, watch), asked or Extras())
         except Replanned:
             # It is done: what torch or the machine became since does not matter.
             if not folder.complete:
@@ -67,7 +67,7 @@ def run_study(
             executor.cancel()
 
 
-def _run(desk: Desk, asked: Asked) -> Summary:
+def _run(desk: Desk, asked: Extras) -> Summary:
     desk.study.require_data()
     if desk.study.kind == "sweep":
         return search(desk)
@@ -102,7 +102,7 @@ def ablate(desk: Desk) -> Summary:
         desk.do(
             "replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates
         )
-        if asked_of(desk.folder) and (kept or not desk.folder.complete):
+        if desk.folder.load_extras() and (kept or not desk.folder.complete):
             # What is known already can be read while the rest is trained; it is not the whole
             # answer. A study that is whole stays so while its command, given again, looks whether
             # it is.

@@ -17,7 +17,7 @@ from andrea.store.studies import StudyFolder
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import tune as tuning
 from andrea.study.stages.verdict import verdicts
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 
 Choices = Mapping[str, Mapping[str, Any]]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from andrea.config import dotted
-from andrea.records.verdict_rows import effect_rows, verdict_rows
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.store.verdict_rows import effect_rows, verdict_rows
 from andrea.tracking import published as ledger
 from andrea.tracking.projection import LAYER_METRICS, as_tags, short
 from andrea.tracking.subject import Destination, study_key

@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 
 from andrea.verdict.design import KINDS, Factors, Kind, cells
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Choice, Point
-from andrea.verdict.records import ArmData, Replicate, Verdict
-from andrea.verdict.regret import regrets
+from andrea.verdict.regret import estimate_regrets
+from andrea.verdict.replicates import ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
 from andrea.verdict.tuning import next_step
 
@@ -151,7 +151,7 @@ def play(world: World, protocol: Protocol, rng: np.random.Generator, tally: Tall
     arms, true_regrets = draw_arms(world, protocol, rng)
     tally.true_regret += true_regrets
     tally.regret += [arm.regret for arm in arms if arm.regret is not None and not arm.untrainable]
-    verdicts = judge(protocol, arms[0], arms[1:])
+    verdicts = judge_arms(protocol, arms[0], arms[1:])
     tally.count(verdicts, world.effects, protocol.alpha)
     return verdicts
 
@@ -166,7 +166,7 @@ def draw_arms(
     optima = [math.log10(protocol.center) + rng.uniform(-world.spread, world.spread) for _ in names]
     seen = [optimum + world.wobble * rng.standard_normal() for optimum in optima]
     choices = _tune(world, protocol, rng, dict(zip(names, seen, strict=True)))
-    estimated = regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
+    estimated = estimate_regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
     seeds = [replication_seed(i) for i in range(protocol.seeds)]
     common = world.shared * rng.standard_normal(len(seeds))
     arms, true_regrets = [], []
@@ -209,7 +209,7 @@ def simulate_design(
     alone, guarded = Counter[Kind](), Counter[Kind]()
     for _ in range(studies):
         arms, _ = draw_arms(world, protocol, rng)
-        found = effects(protocol, DESIGN, names[0], dict(zip(names, arms, strict=True)))
+        found = judge_effects(protocol, DESIGN, names[0], dict(zip(names, arms, strict=True)))
         guarded.update(
             {e.contrast.kind for e in found if e.verdict in ("better", "worse", "present")}
         )
@@ -242,7 +242,7 @@ def without_regret(verdict: Verdict, alpha: float) -> str:
     """The word that the tests alone would give."""
     if verdict.p_holm is None or verdict.tost_p is None or verdict.mean is None:
         return str(verdict)
-    if verdict.tost_p < alpha / verdict.arms:
+    if verdict.tost_p < alpha / verdict.family_size:
         return "equivalent"
     if verdict.p_holm < alpha:
         return "better" if verdict.mean < 0 else "worse"

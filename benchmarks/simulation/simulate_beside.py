@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from andrea.verdict import controls, documents, rulers, scaling
-from andrea.verdict.records import Replicate
+from andrea.verdict import controls, documents, scaling, tokens_saved
+from andrea.verdict.replicates import Replicate
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def false_alarms(pairs: Pairs, m: float, studies: int, seed: int = 0) -> float:
     """Share of studies whose A/A control fails though the baseline is itself."""
     rng, seeds = np.random.default_rng(seed), range(pairs.n)
     drawn = (pairs.losses(rng, 0, 0) for _ in range(studies))
-    told = (controls.a_a(_runs(base), _runs(other), seeds, m) for base, other in drawn)
+    told = (controls.judge_a_a(_runs(base), _runs(other), seeds, m) for base, other in drawn)
     return sum(found.ok is False for found in told) / studies
 
 
@@ -48,7 +48,10 @@ def ruler_power(pairs: Pairs, alpha: float, studies: int, seed: int = 0) -> floa
     """Share of studies that see what half the tokens cost."""
     rng, seeds = np.random.default_rng(seed), range(pairs.n)
     drawn = (pairs.losses(rng, 0, pairs.half) for _ in range(studies))
-    told = (controls.ruler(_runs(base), _runs(half), seeds, alpha) for base, half in drawn)
+    told = (
+        controls.judge_positive_control(_runs(base), _runs(half), seeds, alpha)
+        for base, half in drawn
+    )
     return sum(found.ok is True for found in told) / studies
 
 
@@ -94,7 +97,7 @@ def saved(
     for _ in range(studies):
         base, arm, half, twice = pairs.losses(rng, 0, effect, pairs.half, -double)
         differences = (_by_seed(arm - base), _by_seed(half - base), _by_seed(twice - base))
-        found = rulers.tokens_saved(*differences, alpha)
+        found = tokens_saved.convert_to_tokens(*differences, alpha)
         if found.interval:
             given += 1
             held += found.interval[0] <= true <= found.interval[1]
@@ -147,7 +150,7 @@ def slopes(
     for _ in range(studies):
         drawn = [0.02 + noise * rng.standard_normal(n) for n, noise in zip(ns, noises, strict=True)]
         effects = [_by_seed(values, 0 if same else 100 * i) for i, values in enumerate(drawn)]
-        found = scaling.slope(sizes, effects, [0.0] * len(ns))
+        found = scaling.fit_slope(sizes, effects, [0.0] * len(ns))
         held += found.interval is not None and found.interval[0] <= 0 <= found.interval[1]
     return Told(1.0, held / studies)
 

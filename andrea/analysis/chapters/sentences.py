@@ -8,7 +8,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables.frames import UNFINISHED
 from andrea.analysis.tables.summaries import lost, still_falling
 from andrea.text import numbers as text
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 
 RATE, REGIME = (
     "at the rate this protocol chose for each arm",
@@ -176,7 +176,7 @@ def simultaneous(study: Study) -> str:
 
 
 STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-"""What *stalled* means: `andrea.training.outcome.STALL_SHARE`."""
+"""What *stalled* means: `andrea.training.run_ending.STALL_SHARE`."""
 
 
 def did_not_train(study: Study) -> str:

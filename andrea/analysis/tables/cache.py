@@ -1,15 +1,14 @@
 """The columnar cache beside the store: what finished runs logged, as columns, so that no line of
-JSON is read twice.
+JSON is parsed twice.
 
-cache/<study>/<digest>.<table>.shard
+    cache/<study>/<table>.parquet      runs, documents, curves, layers
 
-A shard holds up to `SHARD` finished runs that follow each other in the plan. Its name digests their
-ids and the sizes and times of their files: what has changed has another name, so a shard is never
-stale and never overwritten, and two processes that make the same one make the same bytes. What no
-shard is called any more is removed by whoever makes one. All of it may be deleted at any time.
-Where nothing can be written, shards stand in a temporary folder for as long as the study is in use.
+When runs have finished or changed, a file is made anew and takes the place of the old one in one
+step: rows of unchanged runs are copied, the others parsed. A damaged file is made anew from all
+runs. The folder may be deleted at any time. Where nothing can be written, the files stand in a
+temporary folder for as long as the study is in use.
 
-A run without a valid result, and one with damaged lines, is in no shard: it is read from its own
+A run without a valid result, and one with damaged lines, is in no file: it is read from its own
 files every time, which also says every time what is damaged.
 """
 
@@ -18,41 +17,48 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from andrea.analysis.tables import points, shards
-from andrea.analysis.tables.shards import chosen
-from andrea.store.digest import digest
-from andrea.store.files import write_atomic
+from andrea.analysis.tables import parsing
+from andrea.analysis.tables.column_file import (
+    ColumnFile,
+    ColumnFileWriter,
+    FileState,
+    Filters,
+    encode_texts,
+    filter_mask,
+)
+from andrea.store.files import replacing
 from andrea.store.runs import RunStore
 
-FORMAT = 1
-"""Of the shards; raise it when the same files give other tables."""
-SHARD = 64
-"""Runs in a shard: what is built, and read, at once."""
 WATCHED = ("metrics.jsonl", "result.json", "env.json")
-"""Files of a run that decide what is in its shard."""
+"""Files of a run that decide what is cached of it."""
 RESULTS = pa.schema({"result": pa.string(), "env": pa.string()})
 """A row per run: its result without the documents, and its environment, as JSON."""
-SCHEMAS = points.SCHEMAS | {"results": RESULTS}
-METRICS, FROM_RESULT = ("curves", "layers"), ("results", "documents")
+SCHEMAS = parsing.SCHEMAS | {"runs": RESULTS}
+FROM_METRICS, FROM_RESULT = ("curves", "layers"), ("runs", "documents")
 """Tables that come from the same file of a run, and are made together."""
 ABANDONED_S = 3600.0
 """After this time a half written file is of a process that was killed."""
 
-Told = tuple[dict[str, Any] | None, dict[str, Any] | None]
+
+class RunOutcome(NamedTuple):
+    """What a run left behind when it ended."""
+
+    result: dict[str, Any] | None
+    """Without the documents; None before the run ended."""
+    env: dict[str, Any] | None
 
 
-class Runs:
-    """What the runs of one study logged, read a shard at a time.
+class RunLogs:
+    """What the runs of one study logged.
 
-    What is finished is looked at once, when the first table is asked for, so that all tables tell
+    Finished runs are looked up once, when the first table is asked for, so that all tables tell
     of the same runs.
     """
 
@@ -62,194 +68,176 @@ class Runs:
         study: name of the study's folder; None reads everything from the runs' own files.
         run_ids: its runs in the order of the plan, each once.
         """
-        self.store, self.run_ids = store, list(run_ids)
-        self.cached, self.folder = study is not None, store.root / "cache" / (study or "")
+        self.store = store
+        self.run_ids = list(run_ids)
+        self.cached = study is not None
+        self.folder = store.root / "cache" / (study or "")
 
     @cached_property
-    def shards(self) -> list["Shard"]:
-        """The runs in groups that a finished run changes one of."""
-        return [
-            Shard(self, self.run_ids[start : start + SHARD])
-            for start in range(0, len(self.run_ids), SHARD)
-        ]
+    def states(self) -> dict[str, FileState]:
+        """By finished run, the sizes and times of its files; empty without a cache."""
+        run_ids = self.run_ids if self.cached else []
+        states = {run_id: _file_state(self.store.folder(run_id)) for run_id in run_ids}
+        return {run_id: state for run_id, state in states.items() if state is not None}
 
     @cached_property
-    def told(self) -> dict[str, Told]:
-        """By run: its result without documents, and its environment; None where there is none."""
-        return {run_id: told for shard in self.shards for run_id, told in shard.told()}
+    def outcomes(self) -> dict[str, RunOutcome]:
+        """By run: its result without documents, and its environment."""
+        cached = self._cached_tables("runs", RESULTS.names, self.run_ids, {})
+        outcomes = {}
+        for run_id in self.run_ids:
+            if run_id in cached:
+                (row,) = cached[run_id].to_pylist()
+                outcomes[run_id] = RunOutcome(json.loads(row["result"]), json.loads(row["env"]))
+            else:
+                outcomes[run_id] = RunOutcome(self.store.result(run_id), self.store.env(run_id))
+        return outcomes
 
     def tables(
-        self,
-        table: str,
-        columns: Sequence[str],
-        run_ids: Collection[str],
-        where: Mapping[str, Sequence[str]],
-    ) -> Iterator[tuple[str, pa.Table]]:
-        """Rows of `curves`, `layers` or `documents`, run by run in the order of the plan.
+        self, table: str, columns: Sequence[str], run_ids: Collection[str], where: Filters
+    ) -> dict[str, pa.Table]:
+        """Return rows of `curves`, `layers` or `documents` by run, in the order of the plan.
 
         Args:
             table: its name.
-            columns: of `points.SCHEMAS`.
+            columns: of `parsing.SCHEMAS`.
             run_ids: the runs that are wanted.
             where: column of text → values that are wanted.
         """
-        for shard in self.shards:
-            wanted = [run_id for run_id in shard.run_ids if run_id in run_ids]
-            if wanted:
-                yield from shard.tables(table, columns, wanted, where)
+        wanted = [run_id for run_id in self.run_ids if run_id in run_ids]
+        cached = self._cached_tables(table, columns, wanted, where)
+        tables = {}
+        for run_id in wanted:
+            if run_id in cached:
+                tables[run_id] = cached[run_id]
+            else:
+                rows = self._parse_run(table, run_id).tables[table]
+                rows = rows.filter(pa.array(filter_mask(rows, where)))
+                tables[run_id] = rows.select(list(columns))
+        return tables
 
     @cached_property
     def temporary(self) -> Path:
-        """Where shards stand that cannot be written beside the store; removed with this object."""
+        """Where files stand that cannot be written beside the store; removed with this object."""
         self._temporary = tempfile.TemporaryDirectory(
             prefix="andrea-cache-", ignore_cleanup_errors=True
         )
         return Path(self._temporary.name)
 
-    def places(self) -> list[Path]:
-        """Where a shard may be."""
-        return [self.folder, *([self.temporary] if "temporary" in self.__dict__ else [])]
+    def _cached_tables(
+        self, table: str, columns: Sequence[str], run_ids: Sequence[str], where: Filters
+    ) -> dict[str, pa.Table]:
+        """Return what the cache holds of these runs, after bringing it up to date."""
+        if not self.states:
+            return {}
+        file = self._current_file(table)
+        if file is None:
+            return {}
+        held = [
+            run_id
+            for run_id in run_ids
+            if run_id in self.states and file.holds(run_id, self.states[run_id])
+        ]
+        return file.read(held, columns, where)
 
-    def keep(self, files: Mapping[str, bytes]) -> None:
-        """Write files of a shard where that is possible."""
+    def _current_file(self, table: str) -> ColumnFile | None:
+        """Return the table's file, up to date; None where it can be written nowhere."""
+        places = [self.folder, *([self.temporary] if "temporary" in self.__dict__ else [])]
+        for folder in places:
+            file = ColumnFile.open(_file_path(folder, table))
+            if file is not None and self._is_current(file):
+                return file
+        together = FROM_METRICS if table in FROM_METRICS else FROM_RESULT
+        old = _open_files(places[-1], together)
         for place in ("folder", "temporary"):
-            try:
-                folder: Path = getattr(self, place)
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, content in files.items():
-                    write_atomic(folder / name, content)
-                break
-            except OSError:
-                continue
-        with contextlib.suppress(OSError):
-            self._tidy()
+            # The disk is full or the store is on a read-only mount: the next place may do.
+            with contextlib.suppress(OSError):
+                folder = getattr(self, place)
+                self._write_files(folder, together, old)
+                return ColumnFile.open(_file_path(folder, table))
+        return None
 
-    def _tidy(self) -> None:
-        """Remove what no shard of this study is called any more, and caches of studies that are
+    def _is_current(self, file: ColumnFile) -> bool:
+        return all(file.knows(run_id, state) for run_id, state in self.states.items())
+
+    def _write_files(
+        self, folder: Path, together: Sequence[str], old: dict[str, ColumnFile]
+    ) -> None:
+        """Write these tables of all finished runs, a run at a time."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            writers = {
+                table: ColumnFileWriter(
+                    stack.enter_context(replacing(_file_path(folder, table))), SCHEMAS[table]
+                )
+                for table in together
+            }
+            for run_id, state in self.states.items():
+                if old and all(file.holds(run_id, state) for file in old.values()):
+                    for table, writer in writers.items():
+                        writer.add_run(run_id, state, old[table].run_table(run_id))
+                    continue
+                parsed = self._parse_run(together[0], run_id)
+                for table, writer in writers.items():
+                    if parsed.sound:
+                        writer.add_run(run_id, state, parsed.tables[table])
+                    else:
+                        writer.add_unsound_run(run_id, state)
+            for writer in writers.values():
+                writer.close()
+        with contextlib.suppress(OSError):
+            self._remove_leftovers()
+
+    def _parse_run(self, table: str, run_id: str) -> parsing.ParsedRun:
+        """Return this table, and those made with it, from the run's own files."""
+        if table in FROM_METRICS:
+            current = self.store.current(run_id) or self.store.folder(run_id)
+            return parsing.parse_metrics(current / "metrics.jsonl")
+        result = self.store.result(run_id)
+        documents = parsing.parse_documents(result or {}, self.store.folder(run_id))
+        shortened = {key: value for key, value in (result or {}).items() if key != "documents"}
+        row = [json.dumps(shortened), json.dumps(self.store.env(run_id))]
+        tables = {"runs": encode_texts(parsing.table_of_rows(RESULTS, [row]))} | documents.tables
+        return parsing.ParsedRun(tables, documents.sound and result is not None)
+
+    def _remove_leftovers(self) -> None:
+        """Remove files of older versions and of killed processes, and caches of studies that are
         gone.
         """
-        named = {shard.name for shard in self.shards}
+        current = {_file_path(self.folder, table) for table in SCHEMAS}
         for path in self.folder.iterdir():
-            if path.name.split(".")[0] not in named and (
-                path.suffix == ".shard" or _abandoned(path)
-            ):
+            if path not in current and (path.suffix == ".shard" or _is_abandoned(path)):
                 path.unlink(missing_ok=True)
         for folder in self.folder.parent.iterdir():
             if not (self.store.root / "studies" / folder.name).exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _abandoned(path: Path) -> bool:
+def _file_path(folder: Path, table: str) -> Path:
+    return folder / f"{table}.parquet"
+
+
+def _open_files(folder: Path, together: Sequence[str]) -> dict[str, ColumnFile]:
+    """Return the files of these tables; empty unless all are there and whole."""
+    files = {table: ColumnFile.open(_file_path(folder, table)) for table in together}
+    whole = {table: file for table, file in files.items() if file is not None}
+    return whole if len(whole) == len(files) else {}
+
+
+def _is_abandoned(path: Path) -> bool:
     return path.suffix == ".partial" and time.time() - path.stat().st_mtime > ABANDONED_S
 
 
-class Shard:
-    """Runs that follow each other in the plan, and the files of those that are finished."""
-
-    def __init__(self, runs: Runs, run_ids: Sequence[str]) -> None:
-        self._runs, self._store, self.run_ids = runs, runs.store, run_ids
-        kept = run_ids if runs.cached else []
-        states = {run_id: state for run_id in kept if (state := _state(runs.store.folder(run_id)))}
-        self._finished = list(states)
-        self.name = digest({"format": FORMAT, "runs": list(states.items())})[:32]
-
-    def told(self) -> Iterator[tuple[str, Told]]:
-        """By run: its result and its environment."""
-        held, rows = self._read("results", RESULTS.names, {})
-        cached = {self._finished[at]: row for at, row in zip(held, rows.to_pylist(), strict=True)}
-        for run_id in self.run_ids:
-            if row := cached.get(run_id):
-                yield run_id, (json.loads(row["result"]), json.loads(row["env"]))
-            else:
-                yield run_id, (self._store.result(run_id), self._store.env(run_id))
-
-    def tables(
-        self,
-        table: str,
-        columns: Sequence[str],
-        wanted: Sequence[str],
-        where: Mapping[str, Sequence[str]],
-    ) -> Iterator[tuple[str, pa.Table]]:
-        """The wanted runs' rows."""
-        held, rows = self._read(table, columns, where)
-        cached = dict.fromkeys((self._finished[at] for at in held), (0, 0))
-        lengths = pc.run_end_encode(rows["run"].combine_chunks())
-        ends = [0, *lengths.run_ends.to_pylist()]
-        for at, start, end in zip(lengths.values.to_pylist(), ends, ends[1:], strict=False):
-            cached[self._finished[at]] = (start, end - start)
-        rows = rows.select(list(columns))
-        for run_id in wanted:
-            if run_id in cached:
-                yield run_id, rows.slice(*cached[run_id])
-            else:
-                own, _ = self._own(table, run_id)
-                yield run_id, chosen(own[table], where).select(list(columns))
-
-    def _read(
-        self, table: str, columns: Sequence[str], where: Mapping[str, Sequence[str]]
-    ) -> tuple[list[int], pa.Table]:
-        """Numbers of the finished runs that the shard holds, and their rows with `run`, their
-        number.
-
-        The shard is made if it is not there or damaged; who tidies up may have been quicker than
-        this look.
-        """
-        names = list(dict.fromkeys(["run", *columns, *where]))
-        if not self._finished:
-            return [], shards.stored(SCHEMAS[table]).empty_table().select(names)
-        for place in self._runs.places():
-            with contextlib.suppress(OSError):
-                if (
-                    found := shards.load((place / self._file(table)).read_bytes(), names, where)
-                ) is not None:
-                    return found
-        made = shards.load(self._build(table), names, where)
-        assert made is not None, "a file that was just made is whole"
-        return made
-
-    def _file(self, table: str) -> str:
-        return f"{self.name}.{table}.shard"
-
-    def _build(self, asked: str) -> bytes:
-        """Make this table's file and those that come with it, a run at a time."""
-        writers = {name: shards.Writer(SCHEMAS[name]) for name in _together(asked)}
-        for at, run_id in enumerate(self._finished):
-            tables, sound = self._own(asked, run_id)
-            if sound:
-                for name, writer in writers.items():
-                    writer.add(at, tables[name])
-        files = {self._file(name): writer.close() for name, writer in writers.items()}
-        self._runs.keep(files)
-        return files[self._file(asked)]
-
-    def _own(self, asked: str, run_id: str) -> tuple[dict[str, pa.Table], bool]:
-        """This table, and those that come with it, from the run's own files; and whether those are
-        sound.
-        """
-        if asked in METRICS:
-            current = self._store.current(run_id) or self._store.folder(run_id)
-            return points.logged(current / "metrics.jsonl")
-        result, env = self._store.result(run_id), self._store.env(run_id)
-        told = {key: value for key, value in (result or {}).items() if key != "documents"}
-        row = [json.dumps(told), json.dumps(env)]
-        documents, sound = points.documents(result or {}, self._store.folder(run_id))
-        tables = {"results": shards.coded(points.table_of(RESULTS, [row])), "documents": documents}
-        return tables, sound and result is not None
-
-
-def _together(table: str) -> tuple[str, str]:
-    return METRICS if table in METRICS else FROM_RESULT
-
-
-def _state(folder: Path) -> list[list[int] | None] | None:
-    """Sizes and times of a finished run's files; None where it has no result."""
-    found: list[list[int] | None] = []
+def _file_state(folder: Path) -> FileState | None:
+    """Return sizes and times of a finished run's files; None where it has no result."""
+    state: FileState = []
     for name in WATCHED:
         try:
             status = (folder / name).stat()
-            found.append([status.st_size, status.st_mtime_ns])
         except OSError:
             if name == "result.json":
                 return None
-            found.append(None)
-    return found
+            state.append(None)
+        else:
+            state.append([status.st_size, status.st_mtime_ns])
+    return state

@@ -25,8 +25,8 @@ import yaml
 from andrea import catalogue
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
-from andrea.analysis.tables.frames import typed
-from andrea.records.verdict_rows import level_label
+from andrea.analysis.tables.frames import with_number_types
+from andrea.store.verdict_rows import level_label
 from andrea.text import numbers as text
 
 SUPPORTED, CONTRADICTED, NOT_SHOWN, NOT_TESTED = (
@@ -99,7 +99,7 @@ def catalogued() -> list[Claim]:
     ablate` says why).
     """
     found = []
-    for entry in catalogue.entries("ablations"):
+    for entry in catalogue.list_entries("ablations"):
         try:
             asked = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -146,7 +146,7 @@ def rows(found: Iterable[tuple[Claim, list[Study]]]) -> pd.DataFrame:
             told += _of_study(claim, study)
         if not studies:
             told += _unmeasured(claim)
-    return typed(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
+    return with_number_types(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
 
 
 def _unmeasured(claim: Claim) -> list[dict[str, Any]]:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from andrea.analysis.tables.cache import Runs
+from andrea.analysis.tables.cache import RunLogs
 from andrea.errors import UserError, nearest, warn
 from andrea.store.runs import RunStore
-from andrea.verdict.records import good
+from andrea.verdict.replicates import is_good_run
 
 RUNS = {
     "arm": "str: name of the arm",
@@ -101,7 +101,7 @@ DOCUMENTS = {
 UNFINISHED = ("failed", "running", "missing")
 """Outcomes of runs that have no result."""
 
-_WHOLE = (
+_INTEGERS = (
     "seed",
     "trial",
     "generation",
@@ -112,30 +112,23 @@ _WHOLE = (
     "attempts",
     "eval_tokens",
 )
-
-
 _NUMBERS = [key for key, meaning in RUNS.items() if meaning.startswith(("float", "int"))]
 
 
-def run_rows(runs: Runs, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row of `RUNS` for each planned run, plus its `params` where it has any."""
-    rows, seen = [], set()
+def run_rows(logs: RunLogs, planned: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of `RUNS` for each planned run, plus its `params` where it has any."""
+    rows = []
+    seen = set()
     for plan in planned:
-        key = (
-            plan.get("arm"),
-            plan.get("phase"),
-            plan.get("why"),
-            plan["run_id"],
-            plan.get("trial"),
-        )
+        key = tuple(plan.get(name) for name in ("arm", "phase", "why", "run_id", "trial"))
         if key not in seen:
             seen.add(key)
-            rows.append(_run_row(runs, plan))
+            rows.append(_run_row(logs, plan))
     return rows
 
 
-def _run_row(runs: Runs, plan: Mapping[str, Any]) -> dict[str, Any]:
-    result, _ = runs.told[plan["run_id"]]
+def _run_row(logs: RunLogs, plan: Mapping[str, Any]) -> dict[str, Any]:
+    result = logs.outcomes[plan["run_id"]].result
     row: dict[str, Any] = {
         key: plan.get(key)
         for key in ("phase", "why", "lr", "seed", "trial", "generation", "run_id")
@@ -145,24 +138,21 @@ def _run_row(runs: Runs, plan: Mapping[str, Any]) -> dict[str, Any]:
     if row["lr"] is None:
         row["lr"] = row["params"].get("train.lr")
     if result is None:
-        outcome, reason = _unfinished(runs.store, plan["run_id"])
+        outcome, reason = _unfinished(logs.store, plan["run_id"])
         return row | {"outcome": outcome, "reason": reason, "stalled": False, "ok": False}
     row |= {
         key: result.get(key) for key in RUNS if key not in row and key not in ("ok", "parameters")
     }
     groups = result.get("parameters")
-    row["parameters"] = (
-        sum(filter(_is_number, groups.values())) or None if isinstance(groups, dict) else None
-    )
+    if isinstance(groups, dict):
+        row["parameters"] = sum(filter(_is_number, groups.values())) or None
     wrong = [key for key in _NUMBERS if row.get(key) is not None and not _is_number(row[key])]
     if wrong:
-        warn(
-            f"{runs.store.folder(plan['run_id']) / 'result.json'}: no numbers, left out: "
-            f"{', '.join(wrong)}"
-        )
+        path = logs.store.folder(plan["run_id"]) / "result.json"
+        warn(f"{path}: no numbers, left out: {', '.join(wrong)}")
         row |= dict.fromkeys(wrong)
     row["stalled"] = bool(result.get("stalled"))
-    row["ok"] = good(row["outcome"], row["stalled"], row["loss"])
+    row["ok"] = is_good_run(row["outcome"], row["stalled"], row["loss"])
     return row
 
 
@@ -171,54 +161,58 @@ def _is_number(value: Any) -> bool:
 
 
 def _unfinished(store: RunStore, run_id: str) -> tuple[str, str]:
-    """Who holds the run now, else why the last attempt failed, else it waits."""
+    """Return outcome and reason of a run without a result: held, failed at its last attempt, or
+    waiting.
+    """
     if store.lease(run_id):
         return "running", ""
     failure = store.failure(run_id)
-    return ("failed", str(failure.get("reason") or "")) if failure else ("missing", "")
+    if failure:
+        return "failed", str(failure.get("reason") or "")
+    return "missing", ""
 
 
 def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of `run_rows` as a table; parameters of trials become columns of their dotted names."""
+    """Return rows of `run_rows` as a table; parameters of trials become columns of their dotted
+    names.
+    """
     params = list(dict.fromkeys(name for row in rows for name in row["params"]))
     columns: dict[str, list[Any]] = {key: [row.get(key) for row in rows] for key in RUNS}
     columns |= {name: [row["params"].get(name) for row in rows] for name in params}
     frame = pd.DataFrame(columns)
     for key, meaning in RUNS.items():
-        if key in _WHOLE:
+        if key in _INTEGERS:
             frame[key] = pd.to_numeric(frame[key]).astype("Int64")
         elif meaning.startswith("float"):
             frame[key] = pd.to_numeric(frame[key]).astype("float64")
         elif meaning.startswith("bool"):
             frame[key] = frame[key].astype(bool)
         else:
-            frame[key] = pd.Series(
-                [None if value is None else str(value) for value in columns[key]], dtype="str"
-            )
+            texts = [None if value is None else str(value) for value in columns[key]]
+            frame[key] = pd.Series(texts, dtype="str")
     return frame
 
 
-def typed(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:
-    """Numbers as numbers, by what the columns are documented to be."""
+def with_number_types(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:
+    """Make numbers of the columns that are documented to be numbers."""
     for key, meaning in meanings.items():
-        if meaning.startswith(("int", "float")):
-            frame[key] = pd.to_numeric(frame[key]).astype(
-                "Int64" if meaning.startswith("int") else "float64"
-            )
+        if _dtype_word(meaning) in _PANDAS_TYPES:
+            frame[key] = pd.to_numeric(frame[key]).astype(_PANDAS_TYPES[_dtype_word(meaning)])
     return frame
 
 
-def part(
-    runs: Runs,
+def read_part(
+    logs: RunLogs,
     rows: Sequence[Mapping[str, Any]],
     table: str,
     columns: Sequence[str] | None = None,
     **where: Any,
 ) -> pd.DataFrame:
-    """Rows of `curves`, `layers` or `documents`, unfinished runs included as far as they are.
+    """Return rows of `curves`, `layers` or `documents`, unfinished runs included as far as they
+    are.
 
     Args:
-        runs: what they logged.
+        logs: what the runs logged.
         rows: of `run_rows`.
         table: its name.
         columns: the ones that are wanted; None for all.
@@ -231,103 +225,104 @@ def part(
     Raises:
         UserError: a table, a column or a filter that there is not.
     """
-    meanings = _known("table", table, TABLES)
+    _require("table", table, TABLES)
+    meanings = TABLES[table]
     names = list(meanings) if columns is None else list(columns)
     for name in [*names, *where]:
-        _known(f"column of {table}", name, meanings)
-    wanted: dict[str, list[Any]] = {
+        _require(f"column of {table}", name, meanings)
+    filters: dict[str, list[Any]] = {
         key: [value] if pd.api.types.is_scalar(value) else list(value)
         for key, value in where.items()
     }
     by_run: dict[str, list[Mapping[str, Any]]] = {}
-    for row in _once(rows):
-        if all(row.get(key) in wanted[key] for key in KEYS if key in wanted):
+    for row in _without_repeats(rows):
+        if all(row.get(key) in filters[key] for key in KEYS if key in filters):
             by_run.setdefault(row["run_id"], []).append(row)
-    own = [name for name in names if name not in KEYS]
-    texts = {key: values for key, values in wanted.items() if key not in KEYS}
-    found = [
-        (row, points)
-        for run_id, points in runs.tables(table, own or ["tokens"], by_run, texts)
-        for row in by_run[run_id]
-    ]
-    return _joined(found, names, meanings)
+    logged_columns = [name for name in names if name not in KEYS]
+    text_filters = {key: values for key, values in filters.items() if key not in KEYS}
+    tables = logs.tables(table, logged_columns or ["tokens"], by_run, text_filters)
+    parts = [(row, rows_of_run) for run_id, rows_of_run in tables.items() for row in by_run[run_id]]
+    del tables  # `_join` frees column by column
+    return _join(parts, names, meanings)
 
 
 class Frames(Mapping[str, pd.DataFrame]):
-    """Tables by name, each read when it is looked up and held by nobody: a report writes one file
-    after the other.
+    """Tables by name, each read when it is looked up and not kept: a report writes one file after
+    the other.
     """
 
-    def __init__(self, read: Mapping[str, Callable[[], pd.DataFrame]]) -> None:
-        self._read = dict(read)
+    def __init__(self, readers: Mapping[str, Callable[[], pd.DataFrame]]) -> None:
+        self._readers = dict(readers)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        return self._read[name]()
+        return self._readers[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._read)
+        return len(self._readers)
 
     def __or__(self, more: Mapping[str, pd.DataFrame]) -> "Frames":
-        """These and some that are read already."""
-        return Frames(self._read | {name: partial(more.__getitem__, name) for name in more})
+        """Return these and some that are read already."""
+        return Frames(self._readers | {name: partial(more.__getitem__, name) for name in more})
 
 
 TABLES = {"curves": CURVES, "layers": LAYERS, "documents": DOCUMENTS}
 """Columns by table, of those that are read in parts."""
+_PANDAS_TYPES: dict[str, Any] = {"int": "Int64", "float": "float64"}
 
 
-def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:
-        raise UserError(f"no {what} is called {name!r}; {nearest(name, known)}")
-    return known[name]
+def _require(what: str, name: str, names: Iterable[str]) -> None:
+    if name not in names:
+        raise UserError(f"no {what} is called {name!r}; {nearest(name, names)}")
 
 
-def _once(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without a sweep's repeated trials, which share one run."""
+def _without_repeats(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows without a sweep's repeated trials, which share one run."""
     return list({(row["arm"], row["phase"], row["run_id"]): row for row in rows}.values())
 
 
-def _joined(
-    found: list[tuple[Mapping[str, Any], pa.Table]],
+def _join(
+    parts: list[tuple[Mapping[str, Any], pa.Table]],
     names: Sequence[str],
     meanings: Mapping[str, str],
 ) -> pd.DataFrame:
-    """One table of all runs. Column by column, each freed as soon as it is copied: twice the whole
-    is never held.
+    """Return one table of all runs. Empties `parts`.
+
+    Column by column, each freed as soon as it is copied: twice the whole is never held.
     """
-    who, lengths = [row for row, _ in found], [len(points) for _, points in found]
-    whole = pa.concat_tables([points for _, points in found]) if found else None
-    found.clear()
+    rows = [row for row, _ in parts]
+    lengths = [len(table) for _, table in parts]
+    whole = pa.concat_tables([table for _, table in parts]) if parts else None
+    parts.clear()
     columns: dict[str, Any] = {}
     for name in [name for name in names if name not in KEYS]:
         if whole is None:
-            columns[name] = _repeated([], [], meanings[name])
-        else:
-            column, whole = whole[name], whole.drop_columns([name])
-            columns[name] = (
-                _text_column(column) if _kind(meanings[name]) == "str" else _number_column(column)
-            )
-            del column
+            columns[name] = _repeat_per_run([], [], meanings[name])
+            continue
+        column, whole = whole[name], whole.drop_columns([name])
+        to_pandas = _text_column if _dtype_word(meanings[name]) == "str" else _number_column
+        columns[name] = to_pandas(column)
+        del column
     for name in [name for name in names if name in KEYS]:
-        columns[name] = _repeated([row.get(name) for row in who], lengths, meanings[name])
+        columns[name] = _repeat_per_run([row.get(name) for row in rows], lengths, meanings[name])
     return pd.DataFrame(columns, columns=list(names), copy=False)
 
 
-def _kind(meaning: str) -> str:
-    """str, int or float: the word that a column's meaning begins with."""
+def _dtype_word(meaning: str) -> str:
+    """Return str, int, float or bool: the word that a column's meaning begins with."""
     return meaning.replace(":", " ").replace(",", " ").split()[0]
 
 
-def _repeated(told: Sequence[Any], lengths: Sequence[int], meaning: str) -> Any:
-    """What is the same in all rows of a run."""
-    codes = np.repeat(np.arange(len(told), dtype="int32"), lengths)
-    if _kind(meaning) == "str":
-        return _texts(told, codes)
-    numbers = pd.to_numeric(pd.Series(list(told), dtype=object))
-    return numbers.astype("Int64" if _kind(meaning) == "int" else "float64").array[codes]
+def _repeat_per_run(values: Sequence[Any], lengths: Sequence[int], meaning: str) -> Any:
+    """Return a column that is constant within a run: one value and one length per run."""
+    codes = np.repeat(np.arange(len(values), dtype="int32"), lengths)
+    word = _dtype_word(meaning)
+    if word == "str":
+        return _shared_texts(values, codes)
+    numbers = pd.to_numeric(pd.Series(list(values), dtype=object))
+    return numbers.astype(_PANDAS_TYPES[word]).array[codes]
 
 
 TEXT = pd.StringDtype("python", na_value=np.nan)
@@ -336,25 +331,27 @@ TEXT = pd.StringDtype("python", na_value=np.nan)
 """
 
 
-def _texts(told: Any, codes: Any) -> Any:
-    shared = np.array([np.nan if value is None else str(value) for value in told], dtype=object)
+def _shared_texts(values: Sequence[Any], codes: Any) -> Any:
+    texts = [np.nan if value is None else str(value) for value in values]
+    shared = np.array(texts, dtype=object)
     return pd.array(shared[codes], dtype=TEXT)
 
 
 def _text_column(column: pa.ChunkedArray) -> Any:
     column = column.unify_dictionaries()
     chunks = [chunk.indices for chunk in column.chunks]
-    told = [*(column.chunk(0).dictionary.to_pylist() if chunks else []), None]
-    codes = [chunk.fill_null(len(told) - 1).to_numpy() for chunk in chunks]
-    return _texts(told, np.concatenate([*codes, np.array([], dtype="int32")]))
+    values = column.chunk(0).dictionary.to_pylist() if chunks else []
+    absent = len(values)
+    codes = [chunk.fill_null(absent).to_numpy() for chunk in chunks]
+    return _shared_texts([*values, None], np.concatenate([*codes, np.array([], dtype="int32")]))
 
 
 def _number_column(column: pa.ChunkedArray) -> Any:
     if pa.types.is_integer(column.type):
-        return pd.arrays.IntegerArray(_own(column.fill_null(0)), _own(column.is_null()))
-    return _own(column)
+        return pd.arrays.IntegerArray(_writable(column.fill_null(0)), _writable(column.is_null()))
+    return _writable(column)
 
 
-def _own(column: pa.ChunkedArray) -> Any:
-    """Numbers that may be written to: Arrow lends those of a single run."""
+def _writable(column: pa.ChunkedArray) -> Any:
+    """Return numbers that may be written to: Arrow lends those of a single run."""
     return np.require(column.to_numpy(), requirements="W")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from andrea.analysis.tables.frames import UNFINISHED, typed
-from andrea.records.verdict_rows import Row
+from andrea.analysis.tables.frames import UNFINISHED, with_number_types
+from andrea.store.verdict_rows import Row
 from andrea.text.numbers import note
 
 VERDICTS = {
@@ -113,12 +113,12 @@ def verdicts(
             "unfinished": int(mine["outcome"].isin(UNFINISHED).sum()),
         }
         rows.append({**row, **counted, "label": label(row["arm"]), "note": note(row)})
-    return typed(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
+    return with_number_types(pd.DataFrame(rows, columns=list(VERDICTS)), VERDICTS)
 
 
 def effects(judged: Sequence[Row]) -> pd.DataFrame:
     """`EFFECTS` from rows of `effect_rows`."""
-    return typed(pd.DataFrame(judged, columns=list(EFFECTS)), EFFECTS)
+    return with_number_types(pd.DataFrame(judged, columns=list(EFFECTS)), EFFECTS)
 
 
 def differences(runs: pd.DataFrame, arms: list[str], baseline: str | None) -> pd.DataFrame:

@@ -8,9 +8,9 @@ import pandas as pd
 from andrea.analysis.chapters import common as chapters
 from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
-from andrea.analysis.tables.frames import typed
+from andrea.analysis.tables.frames import with_number_types
 from andrea.text import numbers as text
-from andrea.verdict.paired import holm
+from andrea.verdict.paired import adjust_holm
 
 BOARD = {
     "ablation": "str: bare name of the study",
@@ -108,10 +108,12 @@ def rows(studies: Iterable[Study]) -> pd.DataFrame:
     for study in studies:
         found += _rows(study)
     for row, adjusted in zip(
-        found, holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]), strict=True
+        found,
+        adjust_holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]),
+        strict=True,
     ):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
-    board = typed(pd.DataFrame(found, columns=list(BOARD)), BOARD)
+    board = with_number_types(pd.DataFrame(found, columns=list(BOARD)), BOARD)
     size = board["mean"].abs()
     order = board.assign(
         size=size,

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.tables import frames
-from andrea.analysis.tables.cache import Runs
+from andrea.analysis.tables.cache import RunLogs
 from andrea.errors import StudyError, UserError, did_you_mean, warn
 from andrea.store.runs import RunStore
 from andrea.store.studies import studies
@@ -57,11 +57,11 @@ class RunView:
             "seed": self.config.get("seed"),
         }
         plan = self.planned[0][1] if self.planned else alone
-        return frames.run_rows(self._logged, [{**plan, "run_id": self.run_id}])[0]
+        return frames.run_rows(self._logs, [{**plan, "run_id": self.run_id}])[0]
 
     @cached_property
-    def _logged(self) -> Runs:
-        return Runs(self.store, None, [self.run_id])
+    def _logs(self) -> RunLogs:
+        return RunLogs(self.store, None, [self.run_id])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -79,7 +79,7 @@ class RunView:
         return self._part("documents")
 
     def _part(self, table: str) -> pd.DataFrame:
-        return frames.part(self._logged, [self.row], table)
+        return frames.read_part(self._logs, [self.row], table)
 
 
 def opened(store: RunStore | str | Path) -> RunStore:

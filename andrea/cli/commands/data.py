@@ -103,7 +103,7 @@ def describe(prepared: "Prepared") -> dict[str, Any]:
         "tokens",
         "split",
     )
-    known = {key: prepared.meta[key] for key in keys if key in prepared.meta}
+    known = {key: getattr(prepared.meta, key) for key in keys}
     return {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), **known}
 
 

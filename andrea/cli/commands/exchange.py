@@ -135,7 +135,7 @@ def _tokenizer_of(data: Path, context: int) -> tuple[dict[str, Any], int | None,
 
     description = read_mapping(data / "tokenizer.json") or {}
     try:
-        end = tokenizers.load(description).end
+        end = tokenizers.make_tokenizer(description).end
     except StudyError:
         return {}, None, f"no tokenizer: the run's data in {data} are gone or damaged"
     return tokenizer_files(description, context), end, None
@@ -161,9 +161,9 @@ def _written(folder: Path) -> list[str]:
 def _show(out: Path, model: "GPT", told: dict[str, Any], as_json: bool) -> None:
     """What was written, as a table or as JSON."""
     from andrea.cli.show.output import print_json, table
-    from andrea.model.accounting import total
+    from andrea.model.accounting import count_parameters
 
-    told = {"folder": str(out), "parameters": total(model.config), **told}
+    told = {"folder": str(out), "parameters": count_parameters(model.config).total, **told}
     if as_json:
         print_json(told | {"model": model.config.model_dump(mode="json")})
         return

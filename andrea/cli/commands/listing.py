@@ -62,7 +62,7 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
             "about": entry.title or "(cannot be read)",
             "origin": entry.origin + (", hides the shipped one" if entry.shadows else ""),
         }
-        for entry in catalogue.entries(kind)
+        for entry in catalogue.list_entries(kind)
     ]
 
 
@@ -71,7 +71,7 @@ def _variants() -> list[dict[str, Any]]:
     import re
     from inspect import getdoc
 
-    from andrea.model.config import VARIANTS, variant
+    from andrea.model.registry import VARIANTS, variant
 
     return [
         {
@@ -88,14 +88,14 @@ def _variants() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[str]:
-    from andrea.model.config import PRESETS
+    from andrea.model.presets import PRESETS
 
     return list(PRESETS)
 
 
 def _preset(name: str) -> dict[str, Any]:
     from andrea.cli.commands.model import configured
-    from andrea.model.describe import describe
+    from andrea.model.summary import describe
     from andrea.text.numbers import big
 
     config = configured(name, [])
@@ -103,5 +103,5 @@ def _preset(name: str) -> dict[str, Any]:
         f"{config.n_layer} blocks, d {config.d_model}, {config.n_head} heads, T {config.context}"
     )
     # A billion parameters is B in this field, a billion operations G.
-    total = big(describe(config)["total"]).replace("G", "B")
+    total = big(describe(config).parameters.total).replace("G", "B")
     return {"name": name, "about": f"{shape}: {total} parameters", "origin": "shipped"}

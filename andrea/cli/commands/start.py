@@ -109,13 +109,17 @@ def starter(kind: Kind, doc: str) -> Callable[..., None]:
         from andrea.cli.settings import known_preset
         from andrea.cli.show.output import print_json, stdout_kept_for_json
         from andrea.config import parse_overrides
-        from andrea.records.extras import Asked, budgets
+        from andrea.records.extras import Extras, parse_budgets
         from andrea.study.plan.plan import Request
 
         how = How(runs, slots, executor, asked(wandb, project, entity, tags), dry_run, as_json)
         base, overrides = preset and known_preset(preset), parse_overrides(settings or [])
         words = [part.strip() for given in equal or [] for part in given.split(",")]
-        beside = Asked(controls, confirm, budgets([word for word in words if word] or words))
+        beside = Extras(
+            controls=controls,
+            confirm=confirm,
+            equal=parse_budgets([word for word in words if word] or words),
+        )
         with stdout_kept_for_json(as_json):
             spec = load(kind, name)
             answer = start(
@@ -144,15 +148,15 @@ def load(kind: Kind, name: str) -> "Ablation | Sweep":
     Raises:
         UserError: there is none, or its faults, each with its line.
     """
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
     if kind == "ablation":
         from andrea.study.question.ablation import Ablation
 
-        return Ablation.load(find("ablations", name))
+        return Ablation.load(find_file("ablations", name))
     from andrea.study.question.sweep import Sweep
 
-    return Sweep.load(find("sweeps", name))
+    return Sweep.load(find_file("sweeps", name))
 
 
 def start(asked: "Request", how: How) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def rules(planned: "Plan") -> list[str]:
     tests.
     """
     from andrea.study.question.ablation import Ablation
-    from andrea.verdict.design import KINDS, contrasts
-    from andrea.verdict.rates import FULL_TRIALS, grid
+    from andrea.verdict.design import KINDS, factorial_contrasts
+    from andrea.verdict.rates import FULL_TRIALS, rate_grid
 
     if not isinstance(planned.spec, Ablation):
         return []
@@ -135,14 +135,14 @@ def rules(planned: "Plan") -> list[str]:
     lines = [
         "",
         "rates of every arm: "
-        f"{', '.join(map(rate, grid(asked.trials, asked.center)))}{where}{then}",
+        f"{', '.join(map(rate, rate_grid(asked.trials, asked.center)))}{where}{then}",
     ]
     tests = f"alpha {asked.alpha:g} over {plural(len(planned.arms) - 1, 'arm')}"
     lines.append(
         f"smallest effect of interest m = {asked.m:g} nats, {plural(asked.seeds, 'pair')}, {tests}"
     )
     if levels:
-        kinds = [effect.kind for effect in contrasts(levels, str(planned.baseline))]
+        kinds = [effect.kind for effect in factorial_contrasts(levels, str(planned.baseline))]
         lines.append(
             f"effects: {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}"
         )

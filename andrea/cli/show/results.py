@@ -106,12 +106,12 @@ def trials(folder: "StudyFolder", store: "RunStore") -> list[dict[str, Any]]:
 
 def sweep_text(folder: "StudyFolder", store: "RunStore") -> str:
     """A table of trials, best first, and the command that trains the best config."""
-    from andrea.verdict.records import good
+    from andrea.verdict.replicates import is_good_run
 
     every = trials(folder, store)
     every.sort(
         key=lambda t: (
-            not good(t["outcome"], t["stalled"], t["loss"]),
+            not is_good_run(t["outcome"], t["stalled"], t["loss"]),
             t["loss"] is None,
             t["loss"] or 0.0,
         )
@@ -163,10 +163,10 @@ def _as_given(value: Any) -> str:
 
 
 def _ending(trial: dict[str, Any]) -> str:
-    from andrea.verdict.records import good
+    from andrea.verdict.replicates import is_good_run
 
     ending = "stalled" if trial["stalled"] else str(trial["outcome"] or "open")
-    bad = trial["outcome"] and not good(trial["outcome"], trial["stalled"], trial["loss"])
+    bad = trial["outcome"] and not is_good_run(trial["outcome"], trial["stalled"], trial["loss"])
     return f"{ending}, scored as at initialisation" if bad else ending
 
 
@@ -186,9 +186,9 @@ def make(
     page.
     """
     from andrea.analysis.formats.build import make_report
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
-    return list(make_report(store, folder, formats, find("reports", kind), out))
+    return list(make_report(store, folder, formats, find_file("reports", kind), out))
 
 
 def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:

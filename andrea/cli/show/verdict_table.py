@@ -1,7 +1,7 @@
 """The verdicts and effects of a study as text for the terminal."""
 
-from andrea.records.verdict_rows import effect_rows, verdict_rows
 from andrea.store.studies import StudyFolder
+from andrea.store.verdict_rows import effect_rows, verdict_rows
 from andrea.text.numbers import count, interval, judged, note, rate, signed
 
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from andrea.errors import UserError
-from andrea.model.config import VARIANTS, ModelConfig, variant
+from andrea.model.config import ModelConfig
 from andrea.model.inits import output_scale, score_scale
-from andrea.model.variants import users_own
+from andrea.model.registry import VARIANTS, variant
+from andrea.model.variants import is_users_own
 
 PLAIN = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "relu2": "relu2", "silu": "silu"}
 GATED = {
@@ -165,7 +166,7 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def misplaced(architecture: type[Architecture], cfg: ModelConfig) -> list[str]:
     """Every setting of a model that an architecture has no place for; none: it computes the same."""
-    own = [axis for axis in VARIANTS if users_own(variant(axis, getattr(cfg, axis)))]
+    own = [axis for axis in VARIANTS if is_users_own(variant(axis, getattr(cfg, axis)))]
     if own:
         return [f"{axis} {getattr(cfg, axis)} is your own" for axis in own]
     try:

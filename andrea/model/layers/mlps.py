@@ -5,13 +5,13 @@ Shapes: B sequences, T positions, C = d_model, M = mlp_dim.
 
 from torch import Tensor, nn
 
-from andrea.model.config import ModelConfig
+from andrea.model.settings import ModelSettings
 
 
 class MLP(nn.Module):
     """`down(f(up(x)))`."""
 
-    def __init__(self, cfg: ModelConfig, activation: nn.Module) -> None:
+    def __init__(self, cfg: ModelSettings, activation: nn.Module) -> None:
         super().__init__()
         self.up = nn.Linear(cfg.d_model, cfg.mlp_dim, bias=cfg.biases.mlp)
         self.activation = activation
@@ -25,7 +25,7 @@ class MLP(nn.Module):
 class GatedMLP(MLP):
     """`down(f(gate(x)) * up(x))`."""
 
-    def __init__(self, cfg: ModelConfig, activation: nn.Module) -> None:
+    def __init__(self, cfg: ModelSettings, activation: nn.Module) -> None:
         super().__init__(cfg, activation)
         self.gate = nn.Linear(cfg.d_model, cfg.mlp_dim, bias=cfg.biases.mlp)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from andrea.config import RunConfig
-from andrea.records.extras import Asked
+from andrea.records.extras import Extras
 from andrea.study.stages.controls import FACTORS, ruler_tokens
 from andrea.study.stages.equal_cost import TOLERANCE, cost
 from andrea.training import schedule
@@ -57,7 +57,7 @@ class Extra:
 
 
 def extras(
-    asked: Asked, configs: Mapping[str, RunConfig], baseline: str, seeds: int
+    asked: Extras, configs: Mapping[str, RunConfig], baseline: str, seeds: int
 ) -> list[Extra]:
     """What is asked beside a question, in the order in which it is trained.
 

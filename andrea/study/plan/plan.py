@@ -8,7 +8,7 @@ from typing import Any
 
 from andrea.config import RunConfig, merge
 from andrea.model.size_matching import Quantity
-from andrea.records.extras import Asked
+from andrea.records.extras import Extras
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.plan import estimate, frozen
@@ -17,7 +17,7 @@ from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, Solved, differences
 from andrea.study.question.sweep import Sweep
 from andrea.study.stages import arm_speed as speed
-from andrea.verdict.rates import grid
+from andrea.verdict.rates import rate_grid
 from andrea.verdict.seeds import tuning_seed
 
 
@@ -37,7 +37,7 @@ class Request:
     name: str | None = None
     """Name of the study instead of the file's."""
     device: str = "auto"
-    beside: Asked = field(default_factory=Asked)
+    beside: Extras = field(default_factory=Extras)
     """What is asked of an ablation beside its question."""
 
 
@@ -80,7 +80,7 @@ class Plan:
     variants: Path | None
     """Script of the user's own variants."""
     store: RunStore | None
-    asked: Asked = field(default_factory=Asked)
+    asked: Extras = field(default_factory=Extras)
     """What is asked beside the question, by this command or an earlier one."""
 
     @property
@@ -159,7 +159,7 @@ class Plan:
         if self.store:
             folder = StudyFolder(self.store.root / "studies" / self.folder_name)
             if folder.complete and folder.answers(
-                folder.read("verdict.json") or {}, self.asked.to_dict()
+                folder.read("verdict.json") or {}, self.asked.to_json()
             ):
                 return 0.0
         done = self._done
@@ -212,7 +212,7 @@ class Plan:
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
         for name, arm in self.arms.items():
-            for lr in grid(
+            for lr in rate_grid(
                 self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)
             ):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}

@@ -10,9 +10,9 @@ from typing import Any
 
 from andrea.records.events import Run
 from andrea.study.stages.evidence import Record
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge, summarise
-from andrea.verdict.records import Controls
+from andrea.verdict.controls import ControlSummary
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import confirmation_seeds
 
 WHY = "confirmation"
@@ -31,7 +31,7 @@ def planned(record: Record, generation: int) -> list[Run]:
 
 
 def outcome(
-    record: Record, first: list[dict[str, Any]], controls: Controls | None
+    record: Record, first: list[dict[str, Any]], controls: ControlSummary | None
 ) -> dict[str, Any]:
     """`confirmation` of verdict.json.
 
@@ -41,7 +41,7 @@ def outcome(
     study, seeds = record.study, confirmation_seeds(record.study.protocol.seeds)
     arms = {arm: record.data(arm, "confirm") for arm in study.arms}
     baseline = arms[record.baseline]
-    judged = judge(
+    judged = judge_arms(
         study.protocol,
         baseline,
         [arms[arm] for arm in record.others],
@@ -57,16 +57,19 @@ def outcome(
         "verdicts": [verdict.to_dict() for verdict in judged],
     }
     if study.levels:
-        found = effects(
+        found = judge_effects(
             study.protocol, study.levels, baseline.name, arms, seeds=seeds, controls=controls
         )
         told["effects"] = [effect.to_dict() for effect in found]
     agrees = {
-        v.arm: v.verdict == words[v.arm] if complete and arms[v.arm].runs else None for v in judged
+        v.contrast.arm: v.verdict == words[v.contrast.arm]
+        if complete and arms[v.contrast.arm].runs
+        else None
+        for v in judged
     }
     return {
         **told,
-        "baseline": summarise(baseline, seeds).to_dict(),
+        "baseline": summarise_arm(baseline, seeds).to_dict(),
         "complete": complete,
         "agrees": agrees,
     }

@@ -15,8 +15,8 @@ from andrea.study.stages.evidence import Record
 from andrea.training import schedule
 from andrea.training.metrics import VOLATILE
 from andrea.verdict import controls
-from andrea.verdict.judge import judge
-from andrea.verdict.records import Controls
+from andrea.verdict.controls import ControlSummary
+from andrea.verdict.judge import judge_arms
 from andrea.verdict.seeds import control_seed, replication_seed
 
 FACTORS = {"half tokens": 0.5, "double tokens": 2.0}
@@ -73,7 +73,7 @@ def planned(record: Record, generation: int) -> list[Run]:
 def improved(record: Record) -> bool:
     """Whether the loss of some arm is below the baseline's in the mean of pairs that are all whole."""
     data = [record.data(arm) for arm in record.others]
-    judged = judge(record.study.protocol, record.data(record.baseline), data)
+    judged = judge_arms(record.study.protocol, record.data(record.baseline), data)
     return any(verdict.mean is not None and verdict.mean < 0 for verdict in judged)
 
 
@@ -85,13 +85,13 @@ def outcomes(record: Record) -> dict[str, Any]:
     seeds = [replication_seed(i) for i in range(protocol.seeds)]
     own = record.replicates(arm)
     found: dict[str, Any] = {"repeat": _repeat(record)}
-    found["a_a"] = controls.a_a(
-        own, record.replicates(arm, "control", "a/a"), seeds, protocol.m
+    found["a_a"] = controls.judge_a_a(
+        own, record.replicates(arm, "control", "a/a"), seeds, protocol.margin
     ).to_dict()
     for name, why in (("ruler", "half tokens"), ("ruler_2x", "double tokens")):
         runs, factor = record.of(arm, "control", why), FACTORS[why]
         if runs or name == "ruler":
-            ruled = controls.ruler(
+            ruled = controls.judge_positive_control(
                 own, record.replicates(arm, "control", why), seeds, protocol.alpha, factor=factor
             ).to_dict()
             found[name] = {**ruled, "factor": factor, "tokens": runs[0]["tokens"] if runs else None}
@@ -100,9 +100,13 @@ def outcomes(record: Record) -> dict[str, Any]:
     return found
 
 
-def ruling(found: Mapping[str, Any] | None) -> Controls | None:
+def ruling(found: Mapping[str, Any] | None) -> ControlSummary | None:
     """What the judge needs of `outcomes`."""
-    return Controls(*(found[name]["ok"] for name in ("repeat", "a_a", "ruler"))) if found else None
+    return (
+        ControlSummary(*(found[name]["ok"] for name in ("repeat", "a_a", "ruler")))
+        if found
+        else None
+    )
 
 
 def _repeat(record: Record) -> dict[str, Any]:
@@ -118,8 +122,8 @@ def _repeat(record: Record) -> dict[str, Any]:
         record.replicates(arm).get(seed),
         record.replicates(arm, "control", "repeat").get(seed),
     )
-    told = controls.repeat(
-        one, two, study.protocol.m, deterministic=study.deterministic, changed=changed
+    told = controls.check_determinism(
+        one, two, study.protocol.margin, deterministic=study.deterministic, changed=changed
     )
     return {**told.to_dict(), "run_id": again, "of": first}
 

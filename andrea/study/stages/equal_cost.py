@@ -12,13 +12,13 @@ from typing import Any
 from andrea.config import RunConfig
 from andrea.model.accounting import flops_per_token
 from andrea.records.events import Run
-from andrea.records.extras import BUDGETS, Asked, Budget
+from andrea.records.extras import BUDGETS, Budget, Extras
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speeds
 from andrea.study.stages.evidence import Record
 from andrea.training import schedule
-from andrea.verdict.judge import judge
-from andrea.verdict.records import Controls
+from andrea.verdict.controls import ControlSummary
+from andrea.verdict.judge import judge_arms
 from andrea.verdict.seeds import replication_seed
 
 TOLERANCE = 0.01
@@ -135,7 +135,7 @@ def _measured_span(
 
 
 def outcomes(
-    record: Record, asked: Asked, speed: Mapping[str, Any] | None, controls: Controls | None
+    record: Record, asked: Extras, speed: Mapping[str, Any] | None, controls: ControlSummary | None
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """`equal` of verdict.json: by budget and arm, the verdict against the baseline's replicates, or
     why there is none.
@@ -154,7 +154,7 @@ def outcomes(
 
 
 def _at(
-    record: Record, kind: Budget, speed: Mapping[str, Any] | None, controls: Controls | None
+    record: Record, kind: Budget, speed: Mapping[str, Any] | None, controls: ControlSummary | None
 ) -> dict[str, dict[str, Any]]:
     why = f"equal {kind}"
     runs = {arm: record.of(arm, "budget", why) for arm in record.others}
@@ -168,11 +168,11 @@ def _at(
     family = [arm for arm in record.others if not refused[arm]]
     data = [record.data(arm, "budget", why) for arm in family]
     judged = (
-        judge(record.study.protocol, record.data(record.baseline), data, controls=controls)
+        judge_arms(record.study.protocol, record.data(record.baseline), data, controls=controls)
         if data
         else []
     )
-    verdicts = {verdict.arm: verdict for verdict in judged}
+    verdicts = {verdict.contrast.arm: verdict for verdict in judged}
     found: dict[str, dict[str, Any]] = {}
     for arm in record.others:
         if arm in verdicts:

@@ -9,7 +9,7 @@ from typing import Any
 
 from andrea.records.events import Run
 from andrea.study.plan.frozen import FrozenStudy
-from andrea.verdict.records import ArmData, Replicate
+from andrea.verdict.replicates import ArmData, Replicate
 
 
 @dataclass(frozen=True)

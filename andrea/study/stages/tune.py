@@ -12,8 +12,8 @@ from typing import Any
 from andrea.records.events import Run
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.verdict.rates import Point
-from andrea.verdict.records import good
-from andrea.verdict.regret import regrets
+from andrea.verdict.regret import estimate_regrets
+from andrea.verdict.replicates import is_good_run
 from andrea.verdict.tuning import Decision, next_step
 
 Result = dict[str, Any]
@@ -26,7 +26,7 @@ def is_good(result: Mapping[str, Any]) -> bool:
     """Whether the run completed and learned: neither diverged, nor stalled, nor without a final
     loss.
     """
-    return good(result["outcome"], result["stalled"], result.get("loss"))
+    return is_good_run(result["outcome"], result["stalled"], result.get("loss"))
 
 
 def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def choices(
     An arm that no rate could train has `lr` None and is `untrainable`; one of which a tuning run
     failed has `lr` None.
     """
-    regret = regrets(decision.choices)
+    regret = estimate_regrets(decision.choices)
     found: dict[str, dict[str, Any]] = {}
     for arm in arms:
         choice = decision.choices.get(arm)

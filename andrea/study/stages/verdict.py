@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from andrea.records.events import Run
-from andrea.records.extras import Asked, asked_of
+from andrea.records.extras import Extras
 from andrea.store.versions import installed
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
@@ -12,11 +12,11 @@ from andrea.study.stages import confirm, controls
 from andrea.study.stages import equal_cost as budgets
 from andrea.study.stages.arm_statistics import described, without_effect
 from andrea.study.stages.evidence import Record
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge, summarise
-from andrea.verdict.records import METHOD, Verdict
-from andrea.verdict.rulers import Saved, tokens_saved
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.judgement import METHOD, Verdict
+from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import replication_seed
+from andrea.verdict.tokens_saved import TokensSaved, convert_to_tokens
 
 
 def verdicts(
@@ -30,19 +30,21 @@ def verdicts(
 
     What was asked beside the question, and the speed of the arms, are read from the study's folder.
     """
-    record, asked = Record(study, choices, runs, results), asked_of(study.folder)
+    record, asked = Record(study, choices, runs, results), study.folder.load_extras()
     controlled = controls.outcomes(record) if asked.controls else None
     ruling = controls.ruling(controlled)
     arms = {arm: record.data(arm) for arm in study.arms}
     baseline = arms[record.baseline]
-    judged = judge(study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling)
+    judged = judge_arms(
+        study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling
+    )
     first = [verdict.to_dict() for verdict in judged]
     seeds = [replication_seed(i) for i in range(study.protocol.seeds)]
     found: dict[str, Any] = {"verdicts": first}
     if study.levels:
-        every = effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
+        every = judge_effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
         found["effects"] = [effect.to_dict() for effect in every]
-    found["baseline"] = summarise(baseline, seeds).to_dict()
+    found["baseline"] = summarise_arm(baseline, seeds).to_dict()
     if controlled is not None:
         found["controls"] = controlled
         found["tokens_saved"] = _tokens_saved(record, controlled, judged)
@@ -55,14 +57,14 @@ def verdicts(
         **found,
         "method": METHOD,
         "versions": _versions(),
-        "asked": asked.to_dict(),
+        "asked": asked.to_json(),
         "complete": all(run["run_id"] in results for run in runs)
         and _planned(record, asked, measured),
         "exploratory": any(data.exploratory for data in arms.values()),
     }
 
 
-def _planned(record: Record, asked: Asked, measured: Mapping[str, Any] | None) -> bool:
+def _planned(record: Record, asked: Extras, measured: Mapping[str, Any] | None) -> bool:
     """Whether the runs of all that is asked are known: a study may be looked at right after it was
     asked for more.
     """
@@ -92,10 +94,10 @@ def _tokens_saved(
     for verdict in judged:
         pairs = {pair.seed: pair.difference for pair in verdict.differences}
         if verdict.mean is None:
-            saved = Saved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
+            saved = TokensSaved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
         else:
-            saved = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
-        found[verdict.arm] = saved.to_dict()
+            saved = convert_to_tokens(pairs, half or {}, double, alpha, budget=budget)
+        found[verdict.contrast.arm] = saved.to_dict()
     return found
 
 
