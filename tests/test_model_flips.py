@@ -1,4 +1,4 @@
-"""S11: a key that is accepted is used. Every field alone, then random models over all of them."""
+"""A key that is accepted is used. Every field alone, then random models over all of them."""
 
 from functools import cache
 from typing import Any

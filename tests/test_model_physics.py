@@ -131,7 +131,7 @@ def test_the_stream_of_pre_norm_grows_with_depth_as_published() -> None:
 
 
 @pytest.mark.slow
-def test_with_depth_gradients_of_post_norm_lean_to_the_last_block_and_of_pre_norm_to_the_first() -> (
+def test_depth_leans_gradients_of_post_norm_to_the_last_block_and_of_pre_norm_to_the_first() -> (
     None
 ):
     """Printed for post-norm: 0.81, 1.00, 1.17, 1.45. At 32 blocks single seeds give anything from
