@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate_beside import slopes
+from simulation.pairs import cover_slopes
 
 from andrea.verdict.scaling import fit_slope
 
@@ -202,5 +202,7 @@ def test_values_are_plain_json() -> None:
 @pytest.mark.parametrize("same", [True, False])
 def test_the_slopes_interval_covers_with_unequal_noise(same: bool) -> None:
     studies = 500
-    told = slopes((5, 5, 5) if same else (5, 3, 8), (0.01, 0.003, 0.02), studies, seed=6, same=same)
+    told = cover_slopes(
+        (5, 5, 5) if same else (5, 3, 8), (0.01, 0.003, 0.02), studies, seed=6, same=same
+    )
     assert told.held >= 1 - stats.binom.isf(0.001, studies, 0.055) / studies
