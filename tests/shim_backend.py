@@ -250,6 +250,9 @@ class HostBackend:
             blocks,
         )
 
+    def load_modules(self, modules: Sequence[str]) -> None:
+        """Nothing: a launch compiles what it needs, a whole unit at once."""
+
     def run(self, plan: launch_plans.LaunchPlan, values: dict[str, Any], **keywords: Any) -> None:
         """`launch` of a plan with named arguments."""
         arguments = launch_plans.pack_arguments(plan, values)

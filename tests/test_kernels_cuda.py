@@ -89,7 +89,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: found.streams[device.index])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
-    monkeypatch.setattr(nvrtc, "cubin", found.cubin)
+    monkeypatch.setattr(nvrtc, "compile_module", found.cubin)
     return found
 
 
@@ -173,9 +173,9 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """torch sees a device; whether kernels can be compiled is asked anew."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    nvrtc.missing.cache_clear()
+    nvrtc.missing_requirement.cache_clear()
     yield
-    nvrtc.missing.cache_clear()
+    nvrtc.missing_requirement.cache_clear()
 
 
 def test_cuda_core_missing_is_said_in_one_line(
@@ -201,7 +201,7 @@ def test_nvrtc_missing_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.M
         raise RuntimeError('Failure finding "libnvrtc.so.13"\nat length')
 
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(nvrtc, "version", absent)
+    monkeypatch.setattr(nvrtc, "nvrtc_version", absent)
     line = backend.missing_requirement(torch.device("cuda", 0))
     assert (
         line == 'the CUDA kernels need NVRTC (Failure finding "libnvrtc.so.13"): pip install '

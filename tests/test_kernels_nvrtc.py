@@ -30,7 +30,7 @@ class Counting(FileStreamProgramCache):
             file.write("compiled\\n")
         super().__setitem__(key, value)
 
-nvrtc._disk = lambda: Counting(nvrtc.cache_folder() / "cubin")
+nvrtc._disk_cache = lambda: Counting(nvrtc.cache_folder() / "cubin")
 for module in ("ce_bf16", "reduce_f32"):
     assert bytes(nvrtc.compile_module(module, "sm_90").code)[:4] == b"\\x7fELF"
 assert "torch" not in sys.modules
@@ -104,7 +104,11 @@ def test_where_nothing_can_be_locked_everyone_compiles(monkeypatch: pytest.Monke
     assert nvrtc.compile_module("reduce_f32", "sm_90").code_type == "cubin"
     monkeypatch.undo()
     (nvrtc.cache_folder() / "locks").mkdir(exist_ok=True)
-    with nvrtc._alone("kept"), pytest.raises(OSError, match="of the body"), nvrtc._alone("other"):
+    with (
+        nvrtc._compile_lock("kept"),
+        pytest.raises(OSError, match="of the body"),
+        nvrtc._compile_lock("other"),
+    ):
         raise OSError("of the body")
 
 
