@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from andrea.catalogue import find
+from andrea.catalogue import find_file
 from andrea.data.prepare import prepare
 from andrea.execution.local import LocalExecutor
 from andrea.records.run import RunResult
@@ -89,7 +89,7 @@ def study(root: Path, options: argparse.Namespace) -> None:
     from andrea.tracking.mirror import Mirror
     from andrea.tracking.subject import Destination
 
-    store, spec = RunStore(root), Ablation.load(find("ablations", "norm-placement"))
+    store, spec = RunStore(root), Ablation.load(find_file("ablations", "norm-placement"))
     asked = Request(
         spec, tokens=options.tokens, trials=options.trials, seeds=options.seeds, device="cpu"
     )
@@ -275,7 +275,7 @@ def measure(
     options: argparse.Namespace, mode: str, scratch: Path
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """All pairs, the study without the mirror first; which one begins changes from pair to pair."""
-    spec = Ablation.load(find("ablations", "norm-placement"))
+    spec = Ablation.load(find_file("ablations", "norm-placement"))
     prepare(spec.arm_config(spec.baseline).data, scratch)
     pairs = []
     for number in range(options.pairs):

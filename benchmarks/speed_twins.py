@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from andrea.catalogue import find
+from andrea.catalogue import find_file
 from andrea.data.prepare import prepare
 from andrea.study.question.ablation import Ablation
 from andrea.training.identity import resolve
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--twins", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=15.0, help="of the rounds")
     options = parser.parse_args()
-    spec = Ablation.load(find("ablations", "norm-placement"))
+    spec = Ablation.load(find_file("ablations", "norm-placement"))
     asked = spec.arm_config(spec.baseline)
     with tempfile.TemporaryDirectory() as scratch:
         prepared = prepare(asked.data, Path(scratch))

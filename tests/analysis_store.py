@@ -13,8 +13,8 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.rates import Point, choose, grid, midpoints
-from andrea.verdict.regret import regrets
+from andrea.verdict.rates import Point, choose_rate, midpoint_rates, rate_grid
+from andrea.verdict.regret import estimate_regrets
 from andrea.verdict.replicates import ArmData, Replicate, summarise_arm
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
@@ -132,16 +132,16 @@ class Writer:
     def tune(self) -> None:
         """Grid and midpoints of every arm with the real rules; writes choices.json."""
         tried: dict[str, list[Point]] = {}
-        rates, plans = grid(self.rules["trials"], self.rules["center"]), {}
+        rates, plans = rate_grid(self.rules["trials"], self.rules["center"]), {}
         for arm in self.arms:
             plans[arm] = [self._trial(arm, lr, "grid", i, tried) for i, lr in enumerate(rates)]
         chosen = {}
         for arm in self.arms:
             good = min((p for p in tried[arm] if p.ok), key=lambda p: p.loss)
-            for i, lr in enumerate(midpoints(rates, good.lr)):
+            for i, lr in enumerate(midpoint_rates(rates, good.lr)):
                 plans[arm].append(self._trial(arm, lr, "midpoint", len(rates) + i, tried))
-            chosen[arm] = choose(tried[arm], rates, hardly_tuned=self.rules["trials"] < 7)
-        cost = regrets(chosen)
+            chosen[arm] = choose_rate(tried[arm], rates, hardly_tuned=self.rules["trials"] < 7)
+        cost = estimate_regrets(chosen)
         self.choices = {
             arm: {**choice.to_dict(), "regret": cost[arm], "points": plans[arm]}
             for arm, choice in chosen.items()

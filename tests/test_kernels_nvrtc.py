@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENT_S
 
 from andrea.errors import UserError
 from andrea.kernels import nvrtc, source
@@ -46,7 +47,7 @@ def start(count: int, log: Path) -> list[int]:
     command = [sys.executable, "-c", START, str(log)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes = [subprocess.Popen(command, env=environment) for _ in range(count)]
-    return [process.wait(timeout=120) for process in processes]
+    return [process.wait(timeout=PATIENT_S) for process in processes]
 
 
 def test_eight_processes_at_once_compile_once_and_a_second_start_compiles_nothing(

@@ -12,7 +12,7 @@ import torch
 
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
-from andrea.model.inits import draw, initialise, scales
+from andrea.model.inits import draw, initial_scales, initialise
 from andrea.model.registry import VARIANTS
 
 SMALL = {"vocab_size": 31, "context": 9, "d_model": 24, "n_layer": 3, "n_head": 4}
@@ -60,7 +60,7 @@ def test_s1_on_every_axis_what_an_arm_shares_with_another_differs_by_nothing_but
     """
     cfg = model_zoo.config(arm)
     model = build_model(cfg, seed=6)
-    asked = dict(scales(model, cfg))
+    asked = dict(initial_scales(model, cfg))
     constants = {
         "bias": 0.0,
         "weight": 1.0,

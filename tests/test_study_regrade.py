@@ -10,6 +10,7 @@ import sys
 import pytest
 from study_fakes import go, make_study, misbehave, patched, verdict
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 from andrea.errors import StudyError, UserError
@@ -249,7 +250,7 @@ def test_regrading_loads_no_torch(study) -> None:
         "print(len(found.changed), *({'torch', 'wandb', 'optuna'} & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", program, str(folder.path), str(store.root)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S)
     assert answer.stdout.split() == ["1"], answer.stderr
 
 

@@ -16,6 +16,7 @@ from andrea.model import registry
 from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
+from andrea.records.run import GitState
 from andrea.training import identity as module
 from andrea.training.identity import (
     canonical,
@@ -261,18 +262,18 @@ def test_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> Non
     package.mkdir()
     (package / "__init__.py").write_text("")
     git("init")
-    assert (
-        git_state(package) is None
-    )  # not tracked: an installed copy below somebody else's checkout
+    # Not tracked: an installed copy below somebody else's checkout.
+    assert git_state(package) is None
     git("add", ".")
     git("commit", "-m", "first")
     git_state.cache_clear()
     clean = git_state(package)
-    assert clean is not None
-    assert len(clean["hash"]) == 40
-    assert not clean["dirty"]
+    assert clean is not None and clean.hash is not None
+    assert len(clean.hash) == 40
+    assert not clean.dirty
     git_state.cache_clear()
     (package / "new.py").write_text("1")
-    assert git_state(package) == {"hash": clean["hash"], "dirty": True}
+    assert git_state(package) == GitState(hash=clean.hash, dirty=True)
     git_state.cache_clear()
-    assert {"torch", "python", "git", "host", "platform_device"} <= run_environment().keys()
+    names = {"torch", "python", "git", "host", "platform_device"}
+    assert names <= run_environment().to_json().keys()

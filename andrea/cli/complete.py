@@ -7,9 +7,9 @@ from typing import Literal
 
 def _names(kind: Literal["ablations", "sweeps"]) -> list[str]:
     try:
-        from andrea.catalogue import names
+        from andrea.catalogue import entry_names
 
-        return list(names(kind))
+        return list(entry_names(kind))
     except Exception:  # a shell in the middle of a Tab has no use for a message
         return []
 

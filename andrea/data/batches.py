@@ -62,6 +62,7 @@ def training_batch(
 def batch_offsets(length: int, seed: int, k: int, batch_size: int, context: int) -> Ints:
     """Positions of the first input tokens of batch k in a part of `length` tokens, [B]."""
     name = f"andrea batch: seed {seed}, k {k}, shape {batch_size} x {context}"
+    # A hash of every argument: batches of other seeds, steps or shapes have nothing in common.
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16])
     # Raw words: numpy keeps the stream of a bit generator for ever, but not that of
     # `Generator.integers`.
@@ -121,6 +122,7 @@ def require_batches(prepared: Prepared, batch_size: int, context: int) -> None:
 def unique_tokens(prepared: Prepared, seed: int, steps: int, batch_size: int, context: int) -> int:
     """Number of distinct positions of the train part that are targets in `steps` batches."""
     length = prepared.meta.tokens["train"]
+    # Only starts are marked: a mark per target would take `context` times as many writes.
     started = np.zeros(max(0, length - context), dtype=bool)
     for k in range(steps):
         started[batch_offsets(length, seed, k, batch_size, context)] = True
@@ -165,6 +167,7 @@ def _spaced_indices(count: int, at_most: int) -> Ints:
 
 
 def _unigram_loss(counts: Ints, y: Ints) -> float:
+    # Add-one smoothing: a token that the train part lacks would have an infinite loss.
     frequencies = np.log(counts + 1) - log(int(counts.sum()) + len(counts))
     return float(-frequencies[y].mean())
 

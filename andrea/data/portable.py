@@ -1,16 +1,17 @@
 """A tokenizer as the files that Hugging Face transformers reads; the tokens are the same there."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from andrea.data.tokenizers import END
+from andrea.data.tokenizers import END, Description
 
+Content: TypeAlias = dict[str, Any]
+"""The JSON of one file."""
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
-def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """tokenizer.json and tokenizer_config.json.
+def tokenizer_files(description: Description, context: int) -> dict[str, Content]:
+    """Return the content of tokenizer.json and tokenizer_config.json by name.
 
     One difference: a text that contains the literal `<|endoftext|>` gets that token there.
 
@@ -18,7 +19,7 @@ def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, A
         description: as `Tokenizer.to_dict` returns it.
         context: positions of the model.
     """
-    settings: dict[str, Any] = {
+    settings: Content = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
@@ -30,7 +31,7 @@ def tokenizer_files(description: Mapping[str, Any], context: int) -> dict[str, A
     return {TOKENIZER: description["tokenizer"], SETTINGS: settings | {"eos_token": END}}
 
 
-def _byte_level_table() -> dict[str, Any]:
+def _byte_level_table() -> Content:
     """BPE without merges: every byte is the token of its value."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -50,7 +51,7 @@ def _byte_symbols() -> list[str]:
     return [chr(byte if byte in visible else 0x100 + hidden.index(byte)) for byte in range(256)]
 
 
-def _character_table(characters: str) -> dict[str, Any]:
+def _character_table(characters: str) -> Content:
     """A table of single characters; one that is not in it is refused."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -61,6 +62,6 @@ def _character_table(characters: str) -> dict[str, Any]:
     return _to_json(tokenizer)
 
 
-def _to_json(tokenizer: Any) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(tokenizer.to_str())
+def _to_json(tokenizer: Any) -> Content:
+    content: Content = json.loads(tokenizer.to_str())
     return content

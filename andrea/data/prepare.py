@@ -107,6 +107,7 @@ def _fill_folder(
 ) -> CorpusMeta:
     lock = folder.with_name(f"{folder.name}.lock")
     with locked(lock, make_folder=True):
+        # Another command may have filled it while this one waited for the lock.
         meta = read_meta(folder, thorough=True)
         if meta is not None:
             return meta
@@ -138,6 +139,7 @@ def _write_corpus(
 ) -> CorpusMeta:
     """Write every file but meta.json into the folder `fresh`; returns what meta.json will hold."""
     tokenizer = _make_tokenizer(cfg.tokenizer, parts, progress)
+    # Little-endian, so that the files are the same on every machine.
     dtype = np.dtype("<u4" if tokenizer.vocab_size > 65_535 else "<u2")
     counts: dict[Part, PartCounts] = {}
     for part in PARTS:
@@ -212,6 +214,7 @@ def _write_part(
         for name, text in texts:
             names.append(name)
             starts.append(counts.tokens)
+            # Piece by piece: the tokens of a long document are never all in memory.
             for ids in _encode_pieces(tokenizer, text):
                 file.write(ids.astype(dtype).tobytes())
                 occurrences += np.bincount(ids, minlength=tokenizer.vocab_size)

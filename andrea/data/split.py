@@ -55,6 +55,7 @@ def split_documents(documents: list[Document], shares: tuple[float, float, float
     Raises:
         UserError: several documents, and a part got none.
     """
+    # By its hash, a single document would fall to one part and leave the others empty.
     if len(documents) == 1:
         return Split(dict.fromkeys(PARTS, documents), shares)
     parts: dict[Part, list[Document]] = {part: [] for part in PARTS}

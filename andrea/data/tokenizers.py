@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ PIECE = 1 << 17
 """Characters encoded at a time, so that memory does not grow with the length of a document."""
 
 Ids = npt.NDArray[np.int64]
+Description: TypeAlias = dict[str, Any]
+"""A tokenizer as JSON: `kind`, and what that kind needs."""
 
 
 class Tokenizer(Protocol):
@@ -41,7 +43,7 @@ class Tokenizer(Protocol):
     def token_bytes(self) -> Ids:
         """UTF-8 bytes of text that each token stands for, [V]."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         """JSON from which `make_tokenizer` makes this tokenizer again."""
 
 
@@ -60,7 +62,7 @@ class ByteTokenizer:
     def token_bytes(self) -> Ids:
         return np.ones(256, dtype=np.int64)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "byte"}
 
 
@@ -77,6 +79,7 @@ class CharTokenizer:
     def encode(self, text: str) -> Ids:
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1).astype(np.int64)
+        # searchsorted gives the nearest known character for one that is unknown.
         unknown = np.flatnonzero(self._points[ids] != points)
         if unknown.size:
             raise UserError(
@@ -91,7 +94,7 @@ class CharTokenizer:
     def token_bytes(self) -> Ids:
         return np.array([len(c.encode()) for c in self.characters], dtype=np.int64)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "char", "characters": "".join(self.characters)}
 
 
@@ -119,7 +122,7 @@ class BpeTokenizer:
         sizes = [0 if token == END else len(token) for token in tokens]
         return np.array(sizes, dtype=np.int64)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "bpe", "tokenizer": json.loads(self._inner.to_str())}
 
 
@@ -153,7 +156,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BpeTokenizer:
     return BpeTokenizer(inner)
 
 
-def make_tokenizer(description: dict[str, Any]) -> Tokenizer:
+def make_tokenizer(description: Description) -> Tokenizer:
     """Make a tokenizer from what its `to_dict` returned.
 
     Raises:

@@ -18,7 +18,7 @@ class Mlp(Variant):
     """
 
     gated = False
-    """Whether a third matrix `gate` carries the nonlinearity."""
+    """A third matrix `gate` carries the nonlinearity."""
     kept = 2
     """Tensors of the hidden width that the backward pass needs (input and output of f; a gate
     doubles them).
@@ -27,24 +27,26 @@ class Mlp(Variant):
     @classmethod
     @abstractmethod
     def activation(cls) -> "nn.Module":
-        """The elementwise function f."""
+        """Return the elementwise function f as a module."""
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.mlps import MLP, GatedMLP
 
-        return (GatedMLP if cls.gated else MLP)(cfg, cls.activation())
+        module = GatedMLP if cls.gated else MLP
+        return module(cfg, cls.activation())
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         bias = cfg.biases.mlp
-        up = linear_shapes("up", cfg.mlp_dim, cfg.d_model, bias)
-        gate = linear_shapes("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
-        return up | gate | linear_shapes("down", cfg.d_model, cfg.mlp_dim, bias)
+        shapes = linear_shapes("up", cfg.mlp_dim, cfg.d_model, bias)
+        if cls.gated:
+            shapes |= linear_shapes("gate", cfg.mlp_dim, cfg.d_model, bias)
+        return shapes | linear_shapes("down", cfg.d_model, cfg.mlp_dim, bias)
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Its input and what lies inside."""
+        """Return the size of its input and of the hidden tensors."""
         return float(cfg.d_model + cls.kept * cfg.mlp_dim)
 
 
@@ -108,7 +110,9 @@ class Gated(Mlp):
 
 
 class SwiGLU(Gated):
-    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at
+    4.
+    """
 
     activation = Silu.activation
 

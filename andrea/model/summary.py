@@ -40,7 +40,7 @@ MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 @dataclass(frozen=True)
 class PartRow:
-    """A row of the tree of parts. The rows of its children follow it one deeper and add up to it."""
+    """A row of the tree of parts; the rows of its children follow, one deeper, and add up to it."""
 
     name: str
     depth: int

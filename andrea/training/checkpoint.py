@@ -7,12 +7,14 @@ without complaint.
 
 import hashlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import torch
 
 from andrea.store.files import replacing
 
+State: TypeAlias = dict[str, Any]
+"""Tensors, numbers, strings, lists and dicts, by name."""
 FORMAT = 1
 DIGEST_BYTES = hashlib.sha256().digest_size
 BLOCK = 2**20
@@ -23,8 +25,8 @@ class CheckpointError(Exception):
     """The file is no checkpoint that this version can read."""
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint. `state` holds tensors, numbers, strings, lists and dicts.
+def save(path: Path, state: State) -> None:
+    """Replace the checkpoint.
 
     Raises:
         OSError: the disk is full; the checkpoint that was there stays.
@@ -39,7 +41,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
         file.write(writer.hash.digest())
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def load(path: Path, device: torch.device | str = "cpu") -> State:
     """Read a checkpoint.
 
     Raises:
@@ -49,7 +51,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         if not _has_valid_digest(file, path.stat().st_size - DIGEST_BYTES):
             raise CheckpointError("torn or damaged")
         file.seek(0)
-        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        state: State = torch.load(file, map_location=device, weights_only=True)
     if state.get("format") != FORMAT:
         raise CheckpointError(f"format {state.get('format')}, this version reads {FORMAT}")
     return state

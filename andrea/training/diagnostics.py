@@ -22,6 +22,9 @@ PROBE_WINDOWS = 8
 PROBE_TOKENS = 4096
 
 
+Fields = dict[str, float | list[float | None] | None]
+
+
 class LayerStatistics(NamedTuple):
     """Numbers of one forward and backward pass through L blocks."""
 
@@ -36,9 +39,9 @@ class LayerStatistics(NamedTuple):
     residual_rms: list[float]
     """[L + 1] root mean square of each block's input and of the last block's output."""
 
-    def to_fields(self) -> dict[str, Any]:
+    def to_fields(self) -> Fields:
         """The fields of a `layers` record; numbers that are not finite become None."""
-        fields: dict[str, Any] = {}
+        fields: Fields = {}
         for name, value in self._asdict().items():
             if isinstance(value, list):
                 fields[name] = [finite_or_none(number) for number in value]

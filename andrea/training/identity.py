@@ -13,7 +13,7 @@ import socket
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -28,12 +28,16 @@ from andrea.model.checks import normal_form
 from andrea.model.gpt import GPT
 from andrea.model.registry import VARIANTS, variant
 from andrea.model.variants import is_users_own
+from andrea.records.base import Settings
+from andrea.records.run import Environment, GitState
 from andrea.store.digest import digest
 from andrea.store.versions import installed
 from andrea.training import schedule
 from andrea.training.config import OPTIMIZER_READS, SCHEDULES_WITHOUT_FLOOR, TrainConfig
 from andrea.training.memory import device_of, require_memory
 
+Identity: TypeAlias = dict[str, Any]
+"""`config`, `data`, `numerics`, `platform`, `route`, `repeat`, as plain JSON values."""
 ROUTE = ("dtype", "kernels", "compile", "threads", "micro_batch")
 """Settings of `train` that change bits but not the experiment."""
 NEUTRAL: dict[str, Any] = {
@@ -127,7 +131,7 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
     )
 
 
-def _with_updates(cfg: RunConfig, **sections: dict[str, Any]) -> RunConfig:
+def _with_updates(cfg: RunConfig, **sections: Settings) -> RunConfig:
     """Change settings of sections without validating them again."""
     changed = {
         name: getattr(cfg, name).model_copy(update=settings) for name, settings in sections.items()
@@ -137,7 +141,7 @@ def _with_updates(cfg: RunConfig, **sections: dict[str, Any]) -> RunConfig:
 
 def identity(
     cfg: RunConfig, fingerprint: str, repeat: int = 0, platform: dict[str, str] | None = None
-) -> dict[str, Any]:
+) -> Identity:
     """Return everything that determines a run's numbers.
 
     Args:
@@ -161,12 +165,12 @@ def identity(
     }
 
 
-def run_id(identity: dict[str, Any]) -> str:
+def run_id(identity: Identity) -> str:
     """Return the digest of an identity, by which the store names the run."""
     return digest(identity)
 
 
-def canonical(cfg: RunConfig) -> dict[str, Any]:
+def canonical(cfg: RunConfig) -> Settings:
     """Return the canonical form of a resolved configuration, which all configurations that provably
     train the same have in common.
 
@@ -193,14 +197,14 @@ def canonical(cfg: RunConfig) -> dict[str, Any]:
     )
 
 
-def _canonical_model(cfg: RunConfig) -> dict[str, Any]:
+def _canonical_model(cfg: RunConfig) -> Settings:
     if any(is_users_own(part) for part in _model_parts(cfg).values()):
         # A user's own part may read any setting.
         return cfg.model.model_dump(mode="json") | {"mlp_dim": cfg.model.mlp_dim}
     return normal_form(cfg.model)
 
 
-def _canonical_train(cfg: RunConfig) -> dict[str, Any]:
+def _canonical_train(cfg: RunConfig) -> Settings:
     steps = schedule.steps(cfg)
     train = cfg.train.model_dump(mode="json", exclude={*ROUTE, "device"})
     train["tokens"] = steps * schedule.batch_tokens(cfg)
@@ -212,7 +216,7 @@ def _canonical_train(cfg: RunConfig) -> dict[str, Any]:
     return train
 
 
-def _unread_settings(train: TrainConfig) -> dict[str, Any]:
+def _unread_settings(train: TrainConfig) -> Settings:
     """Settings that this optimizer and this schedule do not read, at their defaults."""
     unread = set().union(*OPTIMIZER_READS.values()) - OPTIMIZER_READS[train.optimizer]
     if train.schedule in SCHEDULES_WITHOUT_FLOOR:
@@ -222,7 +226,7 @@ def _unread_settings(train: TrainConfig) -> dict[str, Any]:
     return {name: TrainConfig.model_fields[name].default for name in unread}
 
 
-def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:
+def _without_neutral(sections: Settings) -> Settings:
     """Drop the settings that have their value of `NEUTRAL`."""
     reduced = dict(sections)
     for path, value in NEUTRAL.items():
@@ -232,7 +236,7 @@ def _without_neutral(sections: dict[str, Any]) -> dict[str, Any]:
     return reduced
 
 
-def numerics(cfg: RunConfig) -> dict[str, Any]:
+def numerics(cfg: RunConfig) -> dict[str, int | str]:
     """Return the numerics versions above 1 of the components that this configuration uses, and the
     digests of the source of a user's own parts.
     """
@@ -274,24 +278,26 @@ def this_platform(device: str) -> dict[str, str]:
     return {"torch": version, "device": cpu}
 
 
-def run_environment(device: str = "cpu") -> dict[str, Any]:
-    """Return the content of env.json: versions, git hash and dirty flag (None outside a checkout),
-    host, device.
-    """
-    return {
-        "andrea": installed("andrea"),
-        "python": machine.python_version(),
-        **{name: installed(name) for name in ("torch", "numpy", "pydantic", "tokenizers")},
-        "cuda": torch.version.cuda,
-        "git": git_state(),
-        "host": socket.gethostname(),
-        "system": machine.platform(),
-        **{f"platform_{key}": value for key, value in this_platform(device).items()},
-    }
+def run_environment(device: str = "cpu") -> Environment:
+    """Return versions, git state, host and device of this process."""
+    platform = {f"platform_{key}": value for key, value in this_platform(device).items()}
+    return Environment(
+        andrea=installed("andrea"),
+        python=machine.python_version(),
+        torch=installed("torch"),
+        numpy=installed("numpy"),
+        pydantic=installed("pydantic"),
+        tokenizers=installed("tokenizers"),
+        cuda=torch.version.cuda,
+        git=git_state(),
+        host=socket.gethostname(),
+        system=machine.platform(),
+        **platform,
+    )
 
 
 @cache
-def git_state(package: Path = Path(andrea.__file__).parent) -> dict[str, Any] | None:
+def git_state(package: Path = Path(andrea.__file__).parent) -> GitState | None:
     """Commit of the checkout that the package's code is tracked in, and whether its tree differs
     from that commit; None outside a checkout.
     """
@@ -305,6 +311,6 @@ def git_state(package: Path = Path(andrea.__file__).parent) -> dict[str, Any] | 
     try:
         run_git("ls-files", "--error-unmatch", "__init__.py")
         commit = run_git("rev-parse", "HEAD")
-        return {"hash": commit, "dirty": bool(run_git("status", "--porcelain", ":/"))}
+        return GitState(hash=commit, dirty=bool(run_git("status", "--porcelain", ":/")))
     except (OSError, subprocess.SubprocessError):
         return None

@@ -8,16 +8,15 @@ import contextlib
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from andrea.config import RunConfig, build
 from andrea.data.prepared import open_prepared
 from andrea.errors import AndreaError, StudyError, UserError, reason
-from andrea.records.run import RunResult
+from andrea.records.run import RunResult, RunSettings
 from andrea.schema import Frozen
 from andrea.store.files import read_mapping
 from andrea.store.runs import Claim, RunBusy, RunStore
-from andrea.training.identity import run_environment
+from andrea.training.identity import Identity, run_environment
 from andrea.training.run import train
 
 
@@ -32,7 +31,7 @@ class JobFile(Frozen):
     """Where the data were prepared."""
     run_id: str
     """Digest of the identity."""
-    identity: dict[str, Any]
+    identity: Identity
     """Everything that determines the run's numbers."""
     checkpoint_every_s: float = 10.0
     """Seconds of wall time between checkpoints; changes no number."""
@@ -43,7 +42,7 @@ def run_job(
     cfg: RunConfig,
     data_folder: Path,
     run_id: str,
-    identity: dict[str, Any],
+    identity: Identity,
     *,
     checkpoint_every_s: float = 10.0,
 ) -> RunResult | None:
@@ -79,11 +78,12 @@ def _train_attempt(
     claim: Claim,
     cfg: RunConfig,
     data_folder: Path,
-    identity: dict[str, Any],
+    identity: Identity,
     checkpoint_every_s: float,
 ) -> RunResult:
-    settings = {"config": cfg.model_dump(mode="json"), "identity": identity}
-    folder = claim.attempt(settings, run_environment(cfg.train.device))
+    settings = RunSettings(config=cfg.model_dump(mode="json"), identity=identity)
+    environment = run_environment(cfg.train.device)
+    folder = claim.attempt(settings.to_json(), environment.to_json())
     try:
         result = train(
             cfg,

@@ -25,6 +25,7 @@ from andrea.kernels.apply import install_kernels
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
 from andrea.training import schedule
+from andrea.training.checkpoint import State
 from andrea.training.optim import clip_and_step, make_optimizer, set_lr
 
 
@@ -79,6 +80,7 @@ class Trainer:
     def advance(self) -> None:
         """Train one step. Nothing here waits for the device."""
         cfg = self.cfg
+        # Seeded at every step, so that a resumed run drops the same units.
         seed_step(cfg.seeds.dropout, self.step, self.device)
         set_lr(self.optimizer, schedule.lr(self.step, self.steps, cfg.train))
         loss = self.accumulate_gradients(*self._next_batch())
@@ -102,6 +104,7 @@ class Trainer:
             inputs = x[rows].to(self.device, non_blocking=True)
             targets = y[rows].to(self.device, non_blocking=True)
             with self.autocast():
+                # Over all targets of the batch: micro-batches of unequal size weigh by their rows.
                 loss = self.forward(inputs, targets).sum() / y.numel()
             loss.backward()
             total += loss.detach()
@@ -116,7 +119,7 @@ class Trainer:
         self.synchronize()
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """The batch of this step on the host, in memory that is copied to the device without a wait."""
+        """The batch of this step on the host, ready to be copied to the device without a wait."""
         cfg = self.cfg
         x, y = training_batch(
             self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context
@@ -150,7 +153,7 @@ class Trainer:
             return False
         return not (math.isfinite(self._loss_sum.item()) and math.isfinite(self._norm_sum.item()))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Everything that later steps depend on, for a checkpoint."""
         return {
             "step": self.step,
@@ -159,7 +162,7 @@ class Trainer:
             "sums": list(self.read_sums()),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

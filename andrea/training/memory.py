@@ -8,7 +8,7 @@ from andrea.config import RunConfig
 from andrea.errors import UserError
 from andrea.model.accounting import count_moments, estimate_memory
 from andrea.model.config import ModelConfig
-from andrea.model.memory_limit import installed, size
+from andrea.model.memory_limit import format_bytes, installed_memory
 from andrea.training.config import TrainConfig
 
 STAND_IN = 256
@@ -40,13 +40,13 @@ def require_memory(cfg: RunConfig, prefix: str = "") -> None:
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
     needed = estimate_memory(model, rows, dtype, optimizer_moments(model, train))
-    available = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed()
+    available = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed_memory()
     if needed.total > available:
         fits_with_fewer_rows = needed.total - needed.activations < available and rows > 1
         remedy = "lower train.micro_batch" if fits_with_fewer_rows else "make the model smaller"
         raise UserError(
-            f"{prefix}training this model needs about {size(needed.total)}, this "
-            f"{'GPU' if on_gpu else 'machine'} has {size(available)}: {remedy}"
+            f"{prefix}training this model needs about {format_bytes(needed.total)}, this "
+            f"{'GPU' if on_gpu else 'machine'} has {format_bytes(available)}: {remedy}"
         )
 
 

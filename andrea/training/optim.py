@@ -1,7 +1,6 @@
-"""The optimizer of a run: which parameters are decayed, and each one's share of the learning rate."""
+"""The optimizer of a run: the decayed parameters, and each one's share of the rate."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from andrea.kernels.adamw import AdamW as KernelAdamW
 from andrea.training.config import TrainConfig
-from andrea.training.optimizers import SGDW, CombinedOptimizer, Lion
+from andrea.training.optimizers import SGDW, CombinedOptimizer, Lion, ParamGroup
 
 Optimizer = torch.optim.Optimizer | CombinedOptimizer
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -80,7 +79,7 @@ def _make_single(
     return SGDW(groups, lr=cfg.lr, momentum=cfg.beta1, fused=True)
 
 
-def _make_adamw(groups: list[dict[str, Any]], cfg: TrainConfig) -> torch.optim.AdamW:
+def _make_adamw(groups: list[ParamGroup], cfg: TrainConfig) -> torch.optim.AdamW:
     """AdamW, whose step is one fused call."""
     return torch.optim.AdamW(
         groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.adam_eps, fused=True
@@ -89,7 +88,7 @@ def _make_adamw(groups: list[dict[str, Any]], cfg: TrainConfig) -> torch.optim.A
 
 def _parameter_groups(
     parameters: NamedParameters, cfg: TrainConfig, scales: Mapping[str, float]
-) -> list[dict[str, Any]]:
+) -> list[ParamGroup]:
     """Group the parameters by decay and share of the learning rate, matrices before vectors."""
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in sorted(parameters, key=lambda named: named[1].dim() < 2):
@@ -132,6 +131,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """
     with_gradient = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in with_gradient if p.grad is not None]
+    # `foreach`: one kernel for all tensors of a device instead of one per tensor.
     norm = nn.utils.get_total_norm(gradients, foreach=True)
     if limit:
         nn.utils.clip_grads_with_norm_(with_gradient, limit, norm, foreach=True)

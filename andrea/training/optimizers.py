@@ -1,10 +1,15 @@
 """Optimizers that torch lacks: SGD with decoupled decay, Lion, and several optimizers as one."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from andrea.training.checkpoint import State
+
+ParamGroup: TypeAlias = dict[str, Any]
+"""torch's parameter group: `params`, and the settings that hold for them."""
 
 
 class SGDW(torch.optim.SGD):
@@ -75,7 +80,7 @@ class CombinedOptimizer:
         self.parts = parts
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[ParamGroup]:
         """The parameter groups of all parts."""
         return [group for part in self.parts for group in part.param_groups]
 
@@ -89,11 +94,11 @@ class CombinedOptimizer:
         for part in self.parts:
             part.zero_grad(set_to_none)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """The states of the parts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state`."""
         for part, part_state in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(part_state)

@@ -12,7 +12,7 @@ from andrea.errors import UserError, reason
 from andrea.model.accounting import count_parameters, estimate_memory, flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
-from andrea.model.inits import lr_scales, scales
+from andrea.model.inits import initial_scales, lr_scales
 from andrea.model.registry import VARIANTS, variant
 from andrea.model.variants import is_users_own
 from andrea.training.memory import STAND_IN
@@ -66,7 +66,7 @@ def _build_and_run(cfg: ModelConfig) -> GPT:
 def _build_and_run_on(cfg: ModelConfig, device: str) -> GPT:
     with torch.device(device):
         model = GPT(cfg)
-        list(scales(model, cfg))
+        list(initial_scales(model, cfg))
         lr_scales(model, cfg)
         tokens = torch.zeros((1, cfg.context), dtype=torch.int64)
         model(tokens, tokens).mean().backward()

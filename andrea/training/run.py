@@ -113,7 +113,7 @@ class Run:
         self._log(f"{result.outcome} at step {result.steps}{reason}")
         return result
 
-    def _restore_checkpoint(self) -> dict[str, Any] | None:
+    def _restore_checkpoint(self) -> checkpoint.State | None:
         """Continue from the checkpoint and return it; None where there is none that can be used."""
         path = self.folder / "checkpoint"
         device = self.trainer.device
@@ -142,7 +142,7 @@ class Run:
         self._log(f"attempt {self.attempt}: from step {state['step']} on {device}")
         return state
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: checkpoint.State) -> None:
         self.trainer.load_state_dict(state)
         names = ("initial_loss", "logged_step", "logged_seconds", "seconds", "wall_seconds")
         # In one assignment: a state that lacks one of them changes none.
@@ -219,7 +219,7 @@ class Run:
     def _wall_seconds(self) -> float:
         return self.earlier_wall_seconds + time.perf_counter() - self.started
 
-    def _append_record(self, kind: str, fields: dict[str, Any]) -> None:
+    def _append_record(self, kind: str, **fields: Any) -> None:
         step = self.trainer.step
         tokens = step * self.tokens_per_step
         self.metrics.append(MetricRecord(kind=kind, step=step, tokens=tokens, **fields))
@@ -227,14 +227,15 @@ class Run:
     def _record_training(self, sums: RunningSums) -> None:
         step = self.trainer.step
         steps, seconds = step - self.logged_step, self.seconds - self.logged_seconds
-        fields = {
-            "loss": finite_or_none(sums.loss / steps),
-            "lr": schedule.lr(step - 1, self.trainer.steps, self.cfg.train),
-            "grad_norm": finite_or_none(sums.latest_grad_norm),
-            "tokens_per_s": _rate(steps * self.tokens_per_step, seconds),
-            "seconds": round(self.seconds, 3),
-        }
-        self._append_record("train", fields)
+        self._append_record(
+            "train",
+            loss=finite_or_none(sums.loss / steps),
+            lr=schedule.lr(step - 1, self.trainer.steps, self.cfg.train),
+            grad_norm=finite_or_none(sums.latest_grad_norm),
+            tokens_per_s=_rate(steps * self.tokens_per_step, seconds),
+            seconds=round(self.seconds, 3),
+        )
+        # The interval's sum of norms: a norm that was not finite in between shows in it alone.
         if finite_or_none(sums.loss) is None or finite_or_none(sums.grad_norm) is None:
             self.broken_at = step
         self.logged_step, self.logged_seconds = step, self.seconds
@@ -256,7 +257,7 @@ class Run:
             full_bpb = bits_per_byte(evaluation.loss, evaluation.tokens, data.bytes)
             fields["full_loss"] = finite_or_none(evaluation.loss)
             fields["full_bpb"] = finite_or_none(full_bpb)
-        self._append_record("eval", fields)
+        self._append_record("eval", **fields)
         return evaluation
 
     def _record_layers(self) -> None:
@@ -265,11 +266,12 @@ class Run:
         statistics = diagnostics.layer_statistics(
             self.trainer.model, inputs, targets, self.trainer.autocast()
         )
-        self._append_record("layers", statistics.to_fields())
+        self._append_record("layers", **statistics.to_fields())
 
     def _summarize(self, final: Evaluation | None) -> RunResult:
         """Compose the result (docs/architecture.md explains its fields)."""
         cfg, data, trainer = self.cfg, self.data, self.trainer
+        # A run that broke off has no final loss: its last evaluation was of other weights.
         if trainer.step < trainer.steps or self.broken_at is not None:
             final = None
         loss = train_loss = float("nan")

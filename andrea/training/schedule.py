@@ -77,5 +77,5 @@ def evenly_spaced(count: int, steps: int) -> frozenset[int]:
 
 
 def tail_steps(steps: int) -> int:
-    """Steps of the last tenth of a run, at least one. Their mean loss is a result's `train_loss`."""
+    """Steps of the last tenth of a run, at least one: a result's `train_loss` is their mean."""
     return max(1, steps // 10)

@@ -196,7 +196,7 @@ def speed_job(
 
 
 def _warm_up(cfg: RunConfig, prepared: Prepared) -> ArmBenchmark:
-    """Build an arm, compile it, and take the first steps, in which the optimizer's state is made."""
+    """Build an arm, compile it, and take the first steps, which make the optimizer's state."""
     cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"lr": LR})})
     device = torch.device(cfg.train.device)
     on_gpu = device.type == "cuda"
@@ -223,6 +223,7 @@ def _warm_up(cfg: RunConfig, prepared: Prepared) -> ArmBenchmark:
 def time_steps(trainer: Trainer, steps: int) -> float:
     """Train `steps` steps; returns their seconds. A schedule that ends begins again."""
     torch.set_num_threads(trainer.cfg.train.threads)
+    # A GPU works on after the calls return: the clock starts and stops when it is idle.
     trainer.synchronize()
     start = time.perf_counter()
     for _ in range(steps):

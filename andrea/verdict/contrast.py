@@ -15,8 +15,8 @@ from andrea.verdict.replicates import ArmData, Fates
 Word = Literal[
     "better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"
 ]
-Decision = Literal["better", "worse", "equivalent"]
-"""Decisions of the tests, whatever a contrast calls them."""
+Finding = Literal["better", "worse", "equivalent"]
+"""Findings of the tests, whatever a contrast calls them."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Contrast(ABC):
         """Return the sentence on a contrast that is seen to be smaller than the margin."""
         return f"the difference is smaller than {margin:g} nats either way"
 
-    def word_for(self, decision: Decision) -> Word:
-        """Return the word for a decision of the tests."""
-        return decision
+    def word_for(self, finding: Finding) -> Word:
+        """Return the word for a finding of the tests."""
+        return finding
 
     @abstractmethod
     def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:

@@ -183,7 +183,7 @@ def judge_a_a(
         reason = f"{lost} with other initial weights: the baseline does not train reliably"
         return _without_numbers(control, False, reason)
     values = [pair.difference for pair in control.differences]
-    p, size = paired.p_value(values), abs(control.mean or 0.0)
+    p, size = paired.t_test_p(values), abs(control.mean or 0.0)
     tested = replace(control, p=p)
     if not any(values):
         reason = "no loss changed: other initial weights were not drawn"
@@ -222,7 +222,7 @@ def judge_positive_control(
         return _judge_by_signs(control, f"{lost} on {factor:g}× the tokens", factor, seeds, alpha)
     half_budget = factor < 1
     values = [pair.difference if half_budget else -pair.difference for pair in control.differences]
-    p, mean = paired.p_value(values, 0.0, "greater"), control.mean or 0.0
+    p, mean = paired.t_test_p(values, 0.0, "greater"), control.mean or 0.0
     direction = "better" if mean < 0 else "worse"
     seen = f"the baseline on {factor:g}× the tokens is {abs(mean):.4f} nats {direction}"
     if p < alpha:
@@ -265,7 +265,7 @@ def _describe_pairs(baseline: Replicates, other: Replicates, seeds: Sequence[int
         control,
         mean=paired.mean_of(values),
         sd=paired.sd_of(values),
-        interval=paired.interval(values, 1 - INTERVAL_LEVEL),
+        interval=paired.t_interval(values, 1 - INTERVAL_LEVEL),
     )
 
 

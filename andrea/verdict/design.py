@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from andrea.verdict.contrast import Contrast, Decision, Word, size_and_direction
+from andrea.verdict.contrast import Contrast, Finding, Word, size_and_direction
 from andrea.verdict.replicates import ArmData, Fates
 
 Kind = Literal["main", "simple", "interaction"]
@@ -55,11 +55,11 @@ class FactorialContrast(Contrast):
         lacking = [f"{n} of {planned} runs of {cell}" for cell, n in absent.items() if n]
         return f"{' and '.join(lacking)} failed or are missing"
 
-    def word_for(self, decision: Decision) -> Word:
+    def word_for(self, finding: Finding) -> Word:
         """Return present or absent for an interaction: of two effects neither is the better one."""
         if self.kind != "interaction":
-            return decision
-        return "absent" if decision == "equivalent" else "present"
+            return finding
+        return "absent" if finding == "equivalent" else "present"
 
     def describe_difference(self, mean: float) -> str:
         """Return by how much the loss, or the effect on it, is lower or higher."""

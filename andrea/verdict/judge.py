@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from andrea.errors import UserError
 from andrea.verdict import paired
-from andrea.verdict.contrast import ArmContrast, Decision, Word
+from andrea.verdict.contrast import ArmContrast, Finding, Word
 from andrea.verdict.controls import ControlSummary
 from andrea.verdict.design import Factors, factorial_contrasts
 from andrea.verdict.judgement import NOT_COMPUTED, AnyContrast, Effect, Judgement, Verdict
@@ -226,10 +226,10 @@ def _describe(look: _Look, contrast: AnyContrast, family_size: int) -> Judgement
         judgement,
         mean=paired.mean_of(values),
         sd=sd,
-        interval=paired.interval(values, alpha),
+        interval=paired.t_interval(values, alpha),
         pairs_needed=paired.pairs_needed(look.margin, sd, alpha),
         pairs_needed_regret=paired.pairs_needed(look.margin - (regret or 0.0), sd, alpha),
-        smallest_visible=sd * paired.visible(len(values), alpha),
+        smallest_visible=sd * paired.visible_effect(len(values), alpha),
     )
 
 
@@ -309,18 +309,18 @@ def _test(judgement: Judgement[AnyContrast]) -> Judgement[AnyContrast]:
     values, margin, regret = _values(judgement), judgement.margin, judgement.regret or 0.0
     return replace(
         judgement,
-        p=paired.p_value(values),
-        p_regret=paired.beyond(values, regret),
-        tost_p=paired.tost(values, margin),
-        tost_p_regret=paired.tost(values, margin - regret),
+        p=paired.t_test_p(values),
+        p_regret=paired.p_beyond_regret(values, regret),
+        tost_p=paired.tost_p(values, margin),
+        tost_p_regret=paired.tost_p(values, margin - regret),
     )
 
 
 def _adjust_for_family(family: list[Judgement[AnyContrast]]) -> list[Judgement[AnyContrast]]:
     """Add the p values that are adjusted over the family (Holm 1979)."""
     # What could not be tested counts as p = 1: dropping it would make the other tests easier.
-    plain = paired.holm([1.0 if one.p is None else one.p for one in family])
-    guarded = paired.holm([1.0 if one.p_regret is None else one.p_regret for one in family])
+    plain = paired.adjust_holm([1.0 if one.p is None else one.p for one in family])
+    guarded = paired.adjust_holm([1.0 if one.p_regret is None else one.p_regret for one in family])
     adjusted = []
     for judgement, p_holm, p_holm_regret in zip(family, plain, guarded, strict=True):
         if judgement.p is not None:
@@ -335,11 +335,11 @@ def _rule_by_tests(judgement: Judgement[AnyContrast], alpha: float) -> Ruling:
     assert mean is not None
     outcome = _decide(judgement, alpha)
     if outcome is None:
-        return Ruling("inconclusive", "", _explain_no_decision(judgement))
-    word = contrast.word_for(outcome.decision)
+        return Ruling("inconclusive", "", _explain_no_finding(judgement))
+    word = contrast.word_for(outcome.finding)
     if not outcome.certain:
         return Ruling("inconclusive", "rate uncertain", _explain_regret(judgement.regret, word))
-    if outcome.decision == "equivalent":
+    if outcome.finding == "equivalent":
         return Ruling(word, outcome.cause, contrast.describe_equivalence(judgement.margin))
     return Ruling(word, outcome.cause, contrast.describe_difference(mean))
 
@@ -347,9 +347,9 @@ def _rule_by_tests(judgement: Judgement[AnyContrast], alpha: float) -> Ruling:
 class _Outcome(NamedTuple):
     """Outcome of the tests of one contrast."""
 
-    decision: Decision
+    finding: Finding
     certain: bool
-    """The decision holds with the regret set against it; else the runs alone say it."""
+    """The finding holds with the regret set against it; else the runs alone say it."""
     cause: str
 
 
@@ -374,7 +374,7 @@ def _decide(judgement: Judgement[AnyContrast], alpha: float) -> _Outcome | None:
     return None
 
 
-def _explain_no_decision(judgement: Judgement[AnyContrast]) -> str:
+def _explain_no_finding(judgement: Judgement[AnyContrast]) -> str:
     """Return how many pairs would see an effect of the margin's size."""
     n, needed, margin = judgement.n, judgement.pairs_needed, judgement.margin
     if needed is None:
@@ -433,7 +433,7 @@ def _compare_instability(verdict: Verdict) -> Verdict:
     bad, base_bad = count_unstable(own), count_unstable(base)
     if not (bad or base_bad):
         return verdict
-    return replace(verdict, fisher_p=paired.fisher(bad, own["good"], base_bad, base["good"]))
+    return replace(verdict, fisher_p=paired.fisher_p(bad, own["good"], base_bad, base["good"]))
 
 
 def _values(judgement: Judgement[AnyContrast]) -> list[float]:

@@ -1,28 +1,26 @@
-"""Tokens saved: an effect in nats converted into tokens of the baseline, by rulers that were
-trained.
+"""Tokens saved: an effect in nats converted into tokens of the baseline, by positive controls.
 
-The *ruler* is the baseline trained on half (or double) the tokens, with a schedule of its own that
-ends there. With T the tokens of the study, L(t) the baseline's final loss at a budget t and d = arm
-− baseline at T,
+A positive control is the baseline trained on half (or double) the tokens, with a schedule of its
+own that ends there. With T the tokens of the study, L(t) the baseline's final loss at a budget t
+and d = arm − baseline at T,
 
     ρ = d / (L(T/2) − L(T))   where the arm is worse,
     ρ = d / (L(T) − L(2T))    where it is better,
 
 is the effect in halvings of the budget: the loss is taken to be linear in log t between two
-neighbouring budgets. The
-baseline has the arm's loss at t = T · 2^−ρ tokens, and what is printed is the share of them that
-the arm saves, 1 − T/t = 1 − 2^ρ: 0.2 is "the baseline needs T / (1 − 0.2) tokens for it", −0.3 "the
-arm takes 30 % more tokens than the baseline for the same loss".
+neighbouring budgets. The baseline has the arm's loss at t = T · 2^−ρ tokens, and what is printed is
+the share of them that the arm saves, 1 − T/t = 1 − 2^ρ: 0.2 is "the baseline needs T / (1 − 0.2)
+tokens for it", −0.3 "the arm takes 30 % more tokens than the baseline for the same loss".
 
 The interval is the set of budgets at which the paired t test does not tell arm and baseline apart:
-Fieller's (1954), for a ratio of two paired means, exact where differences and rulers are normal.
+that of Fieller (1954) for a ratio of two paired means, exact where all differences are normal.
 docs/method.md, *Tokens saved*.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,9 +29,7 @@ from andrea.verdict import paired
 
 @dataclass(frozen=True)
 class TokensSaved:
-    """What an effect is worth in tokens. Where it cannot be said, `saved` is None and `reason` says
-    why.
-    """
+    """An effect in tokens; where it cannot be converted, `saved` is None and `reason` says why."""
 
     saved: float | None
     """Share of the baseline's tokens that the arm saves, 1 − 2^ρ, from −1 to 0.5; negative: it
@@ -46,16 +42,28 @@ class TokensSaved:
     """Pairs."""
     reason: str = ""
     tokens: int | None = None
-    """Tokens at which the baseline has the arm's loss, where the study's were told."""
+    """Tokens at which the baseline has the arm's loss, if the budget of the study was passed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         values = asdict(self)
         values["interval"] = list(self.interval) if self.interval else None
         return values
 
 
-def tokens_saved(
+class _Halvings(NamedTuple):
+    """ρ and its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class _Refused(Exception):
+    """An effect that has no answer in tokens; the message is the reason."""
+
+
+def convert_to_tokens(
     differences: Mapping[int, float],
     half: Mapping[int, float],
     double: Mapping[int, float] | None,
@@ -65,129 +73,147 @@ def tokens_saved(
 ) -> TokensSaved:
     """Convert an effect into tokens, or refuse.
 
-    Refused: pairs that are not whole (a ruler lacks a seed, or a value is not finite), fewer than
-        two, a ruler that
-    is not significantly there (its Fieller set is unbounded: any ratio would do), and an effect, or
-    an end of its interval, beyond the budgets that were trained.
+    Refused: pairs that are not complete (a control lacks a seed, or a value is not finite), fewer
+    than two; a control that is not significantly different from the baseline (its Fieller set is
+    unbounded: any ratio would do); an effect, or an end of its interval, beyond the budgets that
+    were trained.
 
     Args:
         differences: arm − baseline at T in nats, by seed: every planned pair.
-        half: ruler − baseline in nats by seed, of the baseline trained on T/2: above 0 as it should
-            be.
-        double: the same of the baseline trained on 2T, below 0; None where it was not trained.
+        half: the baseline trained on T/2 − baseline, in nats by seed, above 0 as it should be.
+        double: the baseline trained on 2T − baseline, below 0; None where it was not trained.
         alpha: 1 − level of the interval: the study's alpha / k for intervals that hold together.
         budget: T in tokens, for `TokensSaved.tokens`.
     """
     n, level = len(differences), 1 - alpha
-    if why := _not_whole(differences, half, double):
-        return TokensSaved(None, None, level, n, why)
     seeds = sorted(differences)
-    d, worse = [differences[seed] for seed in seeds], [half[seed] for seed in seeds]
-    better = None if double is None else [-double[seed] for seed in seeds]
-    found = _halvings(d, worse, better, alpha)
-    if isinstance(found, str):
-        return TokensSaved(None, None, level, n, found)
-    estimate, first, last = found
-    tokens = None if budget is None else round(budget * 2**-estimate)
-    return TokensSaved(_share(estimate), (_share(last), _share(first)), level, n, "", tokens)
+    try:
+        _require_complete_pairs(differences, half, double)
+        cost_of_half = [half[seed] for seed in seeds]
+        gain_of_double = None if double is None else [-double[seed] for seed in seeds]
+        effect = [differences[seed] for seed in seeds]
+        halvings = _count_halvings(effect, cost_of_half, gain_of_double, alpha)
+    except _Refused as refused:
+        return TokensSaved(None, None, level, n, str(refused))
+    interval = (_share_saved(halvings.high), _share_saved(halvings.low))
+    tokens = None if budget is None else round(budget * 2**-halvings.estimate)
+    return TokensSaved(_share_saved(halvings.estimate), interval, level, n, "", tokens)
 
 
-def _halvings(
-    d: Sequence[float], worse: Sequence[float], better: Sequence[float] | None, alpha: float
-) -> tuple[float, float, float] | str:
-    """ρ and its interval, or why there is none.
+def _require_complete_pairs(
+    differences: Mapping[int, float],
+    half: Mapping[int, float],
+    double: Mapping[int, float] | None,
+) -> None:
+    if len(differences) < 2:
+        raise _Refused("fewer than two pairs")
+    samples = [differences, half]
+    for control, factor in ((half, "half"), (double, "double")):
+        if control is not None and control.keys() != differences.keys():
+            common = len(control.keys() & differences.keys())
+            raise _Refused(
+                f"the baseline on {factor} the tokens has {common} of the {len(differences)} seeds"
+            )
+    if double is not None:
+        samples.append(double)
+    if not all(math.isfinite(value) for sample in samples for value in sample.values()):
+        raise _Refused("a loss is not finite")
 
-    The two rulers meet at ρ = 0, where both ask whether d is 0: an interval that reaches across it
-    has one end on each.
+
+def _count_halvings(
+    effect: Sequence[float],
+    cost_of_half: Sequence[float],
+    gain_of_double: Sequence[float] | None,
+    alpha: float,
+) -> _Halvings:
+    """Return ρ and its interval.
+
+    The two controls meet at ρ = 0, where both ask whether the effect is 0: an interval that reaches
+    across it has one end on each.
     """
-    mean, (low, high) = float(np.mean(d)), paired.interval(d, alpha)
-    sure = f"a level of {100 * (1 - alpha):.4g} %"
+    mean, (low, high) = float(np.mean(effect)), paired.t_interval(effect, alpha)
     ends: list[float] = []
     if high >= 0:
-        if not _there(worse, alpha):
-            return f"half the tokens do not cost the baseline a loss that these pairs see at {sure}"
-        ends += [end for end in _fieller(d, worse, alpha) if end >= 0 or low >= 0]
+        if not _is_seen(cost_of_half, alpha):
+            raise _Refused(
+                "half the tokens do not cost the baseline a loss that these pairs see at "
+                f"{_describe_level(alpha)}"
+            )
+        interval = _fieller_interval(effect, cost_of_half, alpha)
+        ends += [end for end in interval if end >= 0 or low >= 0]
     if low < 0:
-        if better is None:
-            what = (
-                "the arm is better"
-                if mean < 0
-                else "the interval reaches to where the arm is better"
+        if gain_of_double is None:
+            arm_better = "the arm is better"
+            reach = arm_better if mean < 0 else f"the interval reaches to where {arm_better}"
+            raise _Refused(
+                f"{reach}, and no baseline was trained on double the tokens to tell by how many"
             )
-            return f"{what}, and no baseline was trained on double the tokens to tell by how many"
-        if not _there(better, alpha):
-            return (
-                f"double the tokens do not gain the baseline a loss that these pairs see at {sure}"
+        if not _is_seen(gain_of_double, alpha):
+            raise _Refused(
+                "double the tokens do not gain the baseline a loss that these pairs see at "
+                f"{_describe_level(alpha)}"
             )
-        ends += [end for end in _fieller(d, better, alpha) if end <= 0 or high < 0]
-    estimate = mean / float(np.mean(better if mean < 0 and better else worse))
-    return _outside(estimate, min(ends), max(ends)) or (estimate, min(ends), max(ends))
+        interval = _fieller_interval(effect, gain_of_double, alpha)
+        ends += [end for end in interval if end <= 0 or high < 0]
+    reference = gain_of_double if mean < 0 and gain_of_double else cost_of_half
+    halvings = _Halvings(mean / float(np.mean(reference)), min(ends), max(ends))
+    _require_trained_budgets(halvings)
+    return halvings
 
 
-def _share(halvings: float) -> float:
-    """1 − 2^ρ; 0 rather than −0."""
+def _describe_level(alpha: float) -> str:
+    return f"a level of {100 * (1 - alpha):.4g} %"
+
+
+def _share_saved(halvings: float) -> float:
+    """Return 1 − 2^ρ; 0 rather than −0."""
     return -math.expm1(halvings * math.log(2)) + 0.0
 
 
-def _not_whole(*rulers: Mapping[int, float] | None) -> str:
-    """Why these pairs give no ratio; empty where they do."""
-    differences, *others = rulers
-    assert differences is not None
-    if len(differences) < 2:
-        return "fewer than two pairs"
-    for ruler, what in zip(others, ("half", "double"), strict=True):
-        if ruler is not None and ruler.keys() != differences.keys():
-            common = len(ruler.keys() & differences.keys())
-            return f"the baseline on {what} the tokens has {common} of the {len(differences)} seeds"
-    if not all(
-        math.isfinite(value) for ruler in rulers if ruler is not None for value in ruler.values()
-    ):
-        return "a loss is not finite"
-    return ""
+def _is_seen(control: Sequence[float], alpha: float) -> bool:
+    """Return true if the pairs see that more tokens lower the loss; Fieller's set is bounded then."""
+    return float(np.mean(control)) > 0 and paired.t_test_p(control) < alpha
 
 
-def _there(ruler: Sequence[float], alpha: float) -> bool:
-    """Whether more tokens lower the baseline's loss, as far as the pairs can tell: then Fieller's
-    set is bounded.
-    """
-    return float(np.mean(ruler)) > 0 and paired.p_value(ruler) < alpha
-
-
-def _fieller(d: Sequence[float], ruler: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Fieller's interval of mean(d) / mean(ruler): every ρ for which d − ρ · ruler has a mean that
-    may be 0.
+def _fieller_interval(
+    effect: Sequence[float], control: Sequence[float], alpha: float
+) -> tuple[float, float]:
+    """Return Fieller's interval of d̄ / r̄: every ρ for which d − ρ r has a mean that may be 0.
 
     (d̄ − ρ r̄)² ≤ t² (s_dd − 2ρ s_dr + ρ² s_rr) / n is a quadratic in ρ, between whose roots it
-    holds where the ruler is there (r̄² > t² s_rr / n).
+    holds where the control is seen (r̄² > t² s_rr / n).
     """
-    n = len(d)
-    (s_dd, s_dr), (_, s_rr) = np.cov(np.array([d, ruler])) * paired.critical(n, alpha) ** 2 / n
-    mean_d, mean_r = float(np.mean(d)), float(np.mean(ruler))
+    n = len(effect)
+    covariance = np.cov(np.array([effect, control])) * paired.critical_t(n, alpha) ** 2 / n
+    (s_dd, s_dr), (_, s_rr) = covariance
+    mean_d, mean_r = float(np.mean(effect)), float(np.mean(control))
     a, b, c = mean_r**2 - s_rr, mean_d * mean_r - s_dr, mean_d**2 - s_dd
-    root = math.sqrt(max(0.0, b * b - a * c))  # below 0 by rounding alone, where nothing scatters
+    # Below 0 by rounding alone, where nothing scatters.
+    root = math.sqrt(max(0.0, b * b - a * c))
     return float((b - root) / a), float((b + root) / a)
 
 
-def _outside(estimate: float, first: float, last: float) -> str:
-    """Why the effect cannot be read off rulers that reach one halving either way; empty where it
-    can.
-    """
+def _require_trained_budgets(halvings: _Halvings) -> None:
+    """Refuse an effect that lies beyond one halving either way."""
+    estimate, low, high = halvings
     if estimate > 1:
-        return f"{'' if first > 1 else 'as measured, '}the arm is worse than the baseline on half the tokens"
+        hedge = "" if low > 1 else "as measured, "
+        raise _Refused(f"{hedge}the arm is worse than the baseline on half the tokens")
     if estimate < -1:
-        return f"{'' if last < -1 else 'as measured, '}the arm is better than the baseline on double the tokens"
-    if last > 1:
-        told = f"; {_bound(_share(first), 'most')}" if first >= -1 else ""
-        return f"the interval reaches beyond the baseline on half the tokens{told}"
-    if first < -1:
-        return f"the interval reaches beyond the baseline on double the tokens; {_bound(_share(last), 'least')}"
-    return ""
+        hedge = "" if high < -1 else "as measured, "
+        raise _Refused(f"{hedge}the arm is better than the baseline on double the tokens")
+    if high > 1:
+        bound = f"; {_describe_bound(_share_saved(low), 'most')}" if low >= -1 else ""
+        raise _Refused(f"the interval reaches beyond the baseline on half the tokens{bound}")
+    if low < -1:
+        bound = _describe_bound(_share_saved(high), "least")
+        raise _Refused(f"the interval reaches beyond the baseline on double the tokens; {bound}")
 
 
-def _bound(share: float, of: Literal["most", "least"]) -> str:
-    """The end of an interval that is known, in words: what saves at most a negative share takes at
-    least that more.
-    """
+def _describe_bound(share: float, end: Literal["most", "least"]) -> str:
+    """Return the end of an interval that is known, in words."""
     if share >= 0:
-        return f"the arm saves at {of} {share:.0%} of the tokens"
-    return f"the arm takes at {'least' if of == 'most' else 'most'} {-share:.0%} more tokens"
+        return f"the arm saves at {end} {share:.0%} of the tokens"
+    # What saves at most a negative share takes at least that many more.
+    other_end = "least" if end == "most" else "most"
+    return f"the arm takes at {other_end} {-share:.0%} more tokens"

@@ -10,7 +10,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
 from andrea.analysis.tables.frames import with_number_types
 from andrea.text import numbers as text
-from andrea.verdict.paired import holm
+from andrea.verdict.paired import adjust_holm
 
 BOARD = {
     "ablation": "str: bare name of the study",
@@ -108,7 +108,9 @@ def rows(studies: Iterable[Study]) -> pd.DataFrame:
     for study in studies:
         found += _rows(study)
     for row, adjusted in zip(
-        found, holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]), strict=True
+        found,
+        adjust_holm([1.0 if text.absent(row["p"]) else row["p"] for row in found]),
+        strict=True,
     ):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
     board = with_number_types(pd.DataFrame(found, columns=list(BOARD)), BOARD)

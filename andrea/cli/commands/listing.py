@@ -62,7 +62,7 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
             "about": entry.title or "(cannot be read)",
             "origin": entry.origin + (", hides the shipped one" if entry.shadows else ""),
         }
-        for entry in catalogue.entries(kind)
+        for entry in catalogue.list_entries(kind)
     ]
 
 

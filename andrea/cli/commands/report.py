@@ -104,7 +104,7 @@ def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -
             given.
     """
     from andrea.analysis.formats.build import Job, load_script
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
     from andrea.cli.show.results import report_kind
     from andrea.cli.stores import named, reading
     from andrea.errors import UserError
@@ -113,7 +113,7 @@ def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -
         # Several reports in one folder would overwrite each other's report.html.
         return out / name if out is not None and len(names) > 1 else out
 
-    script = None if kind is None else find("reports", kind)
+    script = None if kind is None else find_file("reports", kind)
     takes = "study" if script is None else load_script(script).takes
     if script is not None and takes == "run" and names:
         return {run: Job(reading(runs), script, run=run, out=place(run)) for run in names}
@@ -133,7 +133,7 @@ def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -
         )
     made = {}
     for store, folder in found:
-        which = script or find("reports", report_kind(folder))
+        which = script or find_file("reports", report_kind(folder))
         made[folder.path.name] = Job(store, which, (folder,), out=place(folder.path.name))
     return made
 

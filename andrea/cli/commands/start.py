@@ -148,15 +148,15 @@ def load(kind: Kind, name: str) -> "Ablation | Sweep":
     Raises:
         UserError: there is none, or its faults, each with its line.
     """
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
     if kind == "ablation":
         from andrea.study.question.ablation import Ablation
 
-        return Ablation.load(find("ablations", name))
+        return Ablation.load(find_file("ablations", name))
     from andrea.study.question.sweep import Sweep
 
-    return Sweep.load(find("sweeps", name))
+    return Sweep.load(find_file("sweeps", name))
 
 
 def start(asked: "Request", how: How) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def train(
     from andrea.cli.settings import know_variants, run_config
     from andrea.cli.show.output import print_json, stdout_kept_for_json
     from andrea.cli.stores import starting
-    from andrea.config import once, parse_overrides
+    from andrea.config import parse_overrides, refuse_twice
     from andrea.tracking.subject import SingleRun
 
     to = asked(wandb, project, entity, tags)
@@ -86,7 +86,7 @@ def train(
         know_variants(variants)
         for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):
             if given is not None:
-                once(option, path, parse_overrides(settings or []))
+                refuse_twice(option, path, parse_overrides(settings or []))
         overrides = [*DEFAULTS, *(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
         config = run_config(preset, overrides, seed=seed)
         if variants is not None:

@@ -125,7 +125,7 @@ def rules(planned: "Plan") -> list[str]:
     """
     from andrea.study.question.ablation import Ablation
     from andrea.verdict.design import KINDS, factorial_contrasts
-    from andrea.verdict.rates import FULL_TRIALS, grid
+    from andrea.verdict.rates import FULL_TRIALS, rate_grid
 
     if not isinstance(planned.spec, Ablation):
         return []
@@ -135,7 +135,7 @@ def rules(planned: "Plan") -> list[str]:
     lines = [
         "",
         "rates of every arm: "
-        f"{', '.join(map(rate, grid(asked.trials, asked.center)))}{where}{then}",
+        f"{', '.join(map(rate, rate_grid(asked.trials, asked.center)))}{where}{then}",
     ]
     tests = f"alpha {asked.alpha:g} over {plural(len(planned.arms) - 1, 'arm')}"
     lines.append(

@@ -186,9 +186,9 @@ def make(
     page.
     """
     from andrea.analysis.formats.build import make_report
-    from andrea.catalogue import find
+    from andrea.catalogue import find_file
 
-    return list(make_report(store, folder, formats, find("reports", kind), out))
+    return list(make_report(store, folder, formats, find_file("reports", kind), out))
 
 
 def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:

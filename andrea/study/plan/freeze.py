@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from andrea.config import RunConfig, build, once
+from andrea.config import RunConfig, build, refuse_twice
 from andrea.data.config import DataConfig
 from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
@@ -113,7 +113,7 @@ def _overridden(request: Request) -> Ablation | Sweep:
     for option, key in OPTIONS.items():
         asked = getattr(request, option)
         if asked not in (None, "auto") and (key.startswith("train.") or isinstance(spec, Ablation)):
-            once(f"--{option}", key, settings)
+            refuse_twice(f"--{option}", key, settings)
             settings[key] = asked
     try:
         changed = spec.override(settings, request.preset) if settings or request.preset else spec
@@ -353,7 +353,7 @@ def _write(plan: Plan, path: Path) -> None:
         "frozen_at": now.isoformat(timespec="seconds"),
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
-        "versions": run_environment(device),
+        "versions": run_environment(device).to_json(),
     }
     write_json(path / "resolved.json", resolved)
     key = digest({"name": plan.name, "digest": plan.digest})

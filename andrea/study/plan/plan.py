@@ -17,7 +17,7 @@ from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, Solved, differences
 from andrea.study.question.sweep import Sweep
 from andrea.study.stages import arm_speed as speed
-from andrea.verdict.rates import grid
+from andrea.verdict.rates import rate_grid
 from andrea.verdict.seeds import tuning_seed
 
 
@@ -212,7 +212,7 @@ class Plan:
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
         for name, arm in self.arms.items():
-            for lr in grid(
+            for lr in rate_grid(
                 self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)
             ):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}

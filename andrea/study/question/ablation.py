@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from andrea.config import RunConfig, build, dotted, faults, merge
+from andrea.config import RunConfig, build, dotted, list_faults, merge
 from andrea.errors import nearest
 from andrea.study.question.arms import LONGEST, Arm, ArmName, Levels, product
 from andrea.study.question.matching import Match
@@ -265,7 +265,7 @@ class Ablation(Sections):
         try:
             Protocol.model_validate({**self.protocol.model_dump(), "center": center})
         except ValidationError as error:
-            return faults(Protocol, error)[0]
+            return list_faults(Protocol, error)[0]
         return None
 
     def _differing(self, arms: Iterable[Arm]) -> list[str]:

@@ -11,8 +11,8 @@ from andrea.verdict.documents import Documents, over_documents
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.rates import Point
 from andrea.verdict.seeds import replication_seed
-from andrea.verdict.sensitivity import capped, common_grid, sensitivity
-from andrea.verdict.stability import rates
+from andrea.verdict.sensitivity import cap_loss, common_grid, measure_sensitivity
+from andrea.verdict.stability import measure_stability
 
 
 def described(record: Record, judged: Sequence[Verdict]) -> dict[str, Any]:
@@ -25,7 +25,8 @@ def described(record: Record, judged: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "stability": {arm: _stability(record, arm) for arm in record.study.arms},
         "sensitivity": {
-            arm: sensitivity(_points(record, arm), grid).to_dict() for arm in record.study.arms
+            arm: measure_sensitivity(_points(record, arm), grid).to_dict()
+            for arm in record.study.arms
         },
         "documents": _documents(record, judged),
     }
@@ -38,8 +39,8 @@ def _stability(record: Record, arm: str) -> dict[str, Any]:
         if run["run_id"] in record.results
     ]
     return {
-        "tune": rates([replicate(result) for result in tuned]).to_dict(),
-        "replicate": rates(list(record.replicates(arm).values())).to_dict(),
+        "tune": measure_stability([replicate(result) for result in tuned]).to_dict(),
+        "replicate": measure_stability(list(record.replicates(arm).values())).to_dict(),
     }
 
 
@@ -51,7 +52,7 @@ def _points(record: Record, arm: str) -> list[Point]:
     for run in record.of(arm, "tune"):
         if (result := record.results.get(run["run_id"])) is not None:
             initial = result.get("initial_loss")
-            loss = capped(result["loss"], CAP if initial is None else initial)
+            loss = cap_loss(result["loss"], CAP if initial is None else initial)
             found.append(Point(run["lr"], loss, is_good(result)))
     return found
 

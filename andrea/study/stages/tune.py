@@ -12,7 +12,7 @@ from typing import Any
 from andrea.records.events import Run
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.verdict.rates import Point
-from andrea.verdict.regret import regrets
+from andrea.verdict.regret import estimate_regrets
 from andrea.verdict.replicates import is_good_run
 from andrea.verdict.tuning import Decision, next_step
 
@@ -114,7 +114,7 @@ def choices(
     An arm that no rate could train has `lr` None and is `untrainable`; one of which a tuning run
     failed has `lr` None.
     """
-    regret = regrets(decision.choices)
+    regret = estimate_regrets(decision.choices)
     found: dict[str, dict[str, Any]] = {}
     for arm in arms:
         choice = decision.choices.get(arm)

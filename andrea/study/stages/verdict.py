@@ -16,7 +16,7 @@ from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import METHOD, Verdict
 from andrea.verdict.replicates import summarise_arm
 from andrea.verdict.seeds import replication_seed
-from andrea.verdict.tokens_saved import TokensSaved, tokens_saved
+from andrea.verdict.tokens_saved import TokensSaved, convert_to_tokens
 
 
 def verdicts(
@@ -96,7 +96,7 @@ def _tokens_saved(
         if verdict.mean is None:
             saved = TokensSaved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
         else:
-            saved = tokens_saved(pairs, half or {}, double, alpha, budget=budget)
+            saved = convert_to_tokens(pairs, half or {}, double, alpha, budget=budget)
         found[verdict.contrast.arm] = saved.to_dict()
     return found
 
