@@ -72,10 +72,7 @@ def test_fifty_steps_by_kernels_are_those_of_plain_torch(
             kind,
             key,
         )
-    assert (
-        ours["loss"] == pytest.approx(theirs["loss"], **near)
-        and ours["loss"] < ours["initial_loss"] - 0.5
-    )
+    assert ours.loss == pytest.approx(theirs.loss, **near) and ours.loss < ours.initial_loss - 0.5
     for one, other in zip(
         records(tmp_path / "cuda", "layers"), records(tmp_path / "torch", "layers"), strict=True
     ):
