@@ -21,7 +21,7 @@ from andrea.config import RunConfig
 from andrea.data.batches import training_batch
 from andrea.data.prepared import Prepared
 from andrea.kernels.adamw import AdamW as KernelAdamW
-from andrea.kernels.apply import use
+from andrea.kernels.apply import install_kernels
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
 from andrea.training import schedule
@@ -59,7 +59,7 @@ class Trainer:
         self.model = build_model(cfg.model, cfg.seeds.init)
         self.model.to(self.device).train()
         if cfg.train.kernels == "cuda":
-            use(self.model)
+            install_kernels(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.model, cfg.train, lr_scales(self.model, cfg.model))
         self.forward: Any = self.model
@@ -115,7 +115,7 @@ class Trainer:
         """Compile before any clock runs, on a step whose gradients are discarded."""
         self.accumulate_gradients(*self._next_batch())
         if isinstance(self.optimizer, KernelAdamW):
-            self.optimizer.load()
+            self.optimizer.compile_kernels()
         self.optimizer.zero_grad(set_to_none=True)
         self.synchronize()
 
