@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from andrea.model.config import ModelConfig
-from andrea.model.folder import filled
+from andrea.model.folder import model_with_weights
 from andrea.model.gpt import GPT
 from andrea.model.hf.registry import ARCHITECTURES, described, read_config
 from andrea.model.hf.tensors import from_hf
@@ -95,7 +95,9 @@ def built(name: str, cfg: ModelConfig, seed: int, **changes: Any) -> Any:
 def twin(name: str, theirs: Any) -> GPT:
     """Our model of their configuration and weights."""
     architecture, cfg = read_config(theirs.config.to_dict(), name)
-    return filled(cfg, from_hf(architecture, cfg, dict(theirs.named_parameters())), name)
+    return model_with_weights(
+        cfg, from_hf(architecture, cfg, dict(theirs.named_parameters())), name
+    )
 
 
 def tokens_for(cfg: ModelConfig, seed: int) -> Tensor:

@@ -15,13 +15,13 @@ from andrea.model.config import ModelConfig
 from andrea.model.folder import (
     CONFIG,
     WEIGHTS,
-    filled,
+    model_with_weights,
     new_folder,
     read_description,
     read_tensors,
-    weights,
+    weights_of,
+    write_json,
     write_tensors,
-    written,
 )
 from andrea.model.gpt import GPT
 from andrea.model.hf.architecture import DROPOUTS, Architecture, read_back, resolved, same
@@ -54,14 +54,14 @@ def export_hf(
         architecture = choose(cfg)
     else:
         require(architecture, cfg)
-    tensors = to_hf(architecture, cfg, weights(model))
+    tensors = to_hf(architecture, cfg, weights_of(model))
     with new_folder(path) as folder:
-        written(folder / CONFIG, described(architecture, cfg, dtype, end))
+        write_json(folder / CONFIG, described(architecture, cfg, dtype, end))
         write_tensors(
             folder / WEIGHTS, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()}
         )
         for name, content in (files or {}).items():
-            written(folder / name, content)
+            write_json(folder / name, content)
     return architecture.model_type, _notes(architecture, cfg, dtype)
 
 
@@ -95,4 +95,4 @@ def import_hf(path: Path) -> GPT:
         ours = from_hf(architecture, cfg, tensors)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return filled(cfg, ours, str(path))
+    return model_with_weights(cfg, ours, str(path))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig
-from andrea.model.folder import meta_weights, named, size
+from andrea.model.folder import format_shape, list_names, meta_weights
 from andrea.model.hf.architecture import Architecture
 from andrea.model.memory_limit import require_room
 
@@ -51,13 +51,15 @@ def from_hf(
     expected = to_hf(architecture, cfg, ours)
     given = _cleaned(architecture, cfg, theirs)
     if missing := [name for name in expected if name not in given]:
-        raise UserError(f"missing tensors: {named(missing)}")
+        raise UserError(f"missing tensors: {list_names(missing)}")
     if extra := [name for name in given if name not in expected]:
-        raise UserError(f"tensors that {architecture.model_type} does not have: {named(extra)}")
+        raise UserError(
+            f"tensors that {architecture.model_type} does not have: {list_names(extra)}"
+        )
     for name, tensor in given.items():
         if tensor.shape != expected[name].shape:
             raise UserError(
-                f"{name} is {size(tensor)}, the configuration makes it {size(expected[name])}"
+                f"{name} is {format_shape(tensor)}, the configuration makes it {format_shape(expected[name])}"
             )
     parts: dict[str, Tensor] = {}
     pieces = _split(architecture, cfg, ours)
