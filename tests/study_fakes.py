@@ -243,6 +243,9 @@ def train(root, cfg, run_id, attempt):
         os._exit(7)
     if do == "hang":
         time.sleep(600)
+    if do == "compute":
+        while True:
+            pass
     if do == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
     if do == "slow":

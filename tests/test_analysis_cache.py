@@ -16,6 +16,7 @@ from analysis_store import Writer, finished, swept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
+from waiting import PATIENT_S
 
 from andrea.analysis.load import Study, load
 from andrea.analysis.tables import cache, column_file, parsing
@@ -318,7 +319,7 @@ def test_processes_that_build_at_once_read_the_same(copy: Writer) -> None:
     )
     command = [sys.executable, "-c", program, copy.folder.path.name, str(copy.store.root)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = {process.communicate(timeout=60)[0] for process in started}
+    answers = {process.communicate(timeout=PATIENT_S)[0] for process in started}
     study = read(copy)
     told = f"{len(study.curves)} {float(study.curves['loss'].sum())!r} {len(study.layers)} {len(study.documents)}\n"
     assert answers == {told}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "andrea"
@@ -171,7 +172,11 @@ def test_a_worker_loads_no_tracker_and_no_tuner() -> None:
 
     program = f"import sys, andrea.training.speed, {', '.join(PRELOAD)}; print(*sys.modules)"
     answer = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENT_S,
+        check=True,
     )
     assert "andrea.training.loop" in answer.stdout.split()
     assert not {"wandb", "wandb_workspaces", "optuna", "pandas"} & set(answer.stdout.split())
@@ -205,7 +210,9 @@ def loaded_by(tmp_path: Path, *arguments: str) -> set[str]:
     )
     report = tmp_path / "modules.json"
     command = [sys.executable, "-c", program, *arguments, str(report)]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_S
+    )
     assert answer.returncode == 0, answer.stderr
     return {name.split(".")[0] for name in json.loads(report.read_text())}
 

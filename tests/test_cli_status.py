@@ -9,6 +9,7 @@ import urllib.request
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 from andrea.records.run import RunSpec
@@ -244,18 +245,18 @@ def test_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         base = f"http://127.0.0.1:{server.server_port}"
         before = journal.read_bytes()
-        with urllib.request.urlopen(f"{base}/api/studies", timeout=20) as answer:
+        with urllib.request.urlopen(f"{base}/api/studies", timeout=PATIENT_S) as answer:
             [shown] = json.load(answer)["study_summaries"]
         assert shown["study_name"] == "post"
         delete = urllib.request.Request(f"{base}/api/studies/{shown['study_id']}", method="DELETE")
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(delete, timeout=20)
+            urllib.request.urlopen(delete, timeout=PATIENT_S)
         assert refused.value.code == 403
         refused.value.close()
         assert journal.read_bytes() == before
         study.add_trial(optuna.trial.create_trial(params={}, distributions={}, value=2.4))
         with urllib.request.urlopen(
-            f"{base}/api/studies/{shown['study_id']}?after=0", timeout=20
+            f"{base}/api/studies/{shown['study_id']}?after=0", timeout=PATIENT_S
         ) as answer:
             assert len(json.load(answer)["trials"]) == 2
         server.shutdown()

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 
@@ -54,7 +55,7 @@ def arguments(*own, tokens=None):
     return [*own, "--set", "data.source=text:book.txt", "--wandb", "off", *budget]
 
 
-def run(place, *own, timeout=240, **more):
+def run(place, *own, timeout=500, **more):
     return subprocess.run(
         [*ANDREA, *arguments(*own, **more)],
         cwd=place,
@@ -221,7 +222,7 @@ def test_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
             if line.startswith("[1/8]"):
                 break
         work.send_signal(signal.SIGINT)
-        _, said = work.communicate(timeout=30)
+        _, said = work.communicate(timeout=PATIENT_S)
     finally:
         work.kill()
     assert work.returncode == 130

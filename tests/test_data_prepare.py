@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import PATIENT_S
 
 from andrea.data import prepare as room
 from andrea.data import prepared as prepared_module
@@ -273,9 +274,9 @@ def test_two_commands_at_once_prepare_once(tmp_path: Path) -> None:
     ]
     for worker in workers:
         worker.start()
-    results = [out.get(timeout=30) for _ in workers]
+    results = [out.get(timeout=PATIENT_S) for _ in workers]
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(PATIENT_S)
     assert len({(name, total) for name, _, total in results}) == 1
     assert sorted(built for _, built, _ in results) == [False, True]
 

@@ -85,18 +85,25 @@ def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(
 
 
 @pytest.mark.parametrize(
-    ("say_s", "told"), [(5.0, "W&B: the rest is left to"), (0.1, "W&B: writing what is left of")]
+    ("say_s", "told"), [(3600.0, "W&B: the rest is left to"), (0.1, "W&B: writing what is left of")]
 )
 def test_ctrl_c_when_only_w_b_is_left_ends_the_mirror_and_not_the_command(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, say_s: float, told: str
 ) -> None:
     monkeypatch.setattr(mirrors, "SAY_S", say_s)
+    wait = Mirror._wait
+
+    def interrupted(self: Mirror, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
+        """Somebody presses Ctrl-C during the wait that has no end in sight."""
+        if wait_s > 1:
+            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        return wait(self, process, wait_s)
+
+    monkeypatch.setattr(Mirror, "_wait", interrupted)
     mirror, _, lines = begin(SILENT)
     mirror.on_run_started(RUN, 1)
     assert mirror._process is not None
     pid = mirror._process.pid
-    timer = threading.Timer(0.6, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
     mirror.close()
     wait_until_gone([str(pid)])
     [line] = lines

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from tracking_study import RESULT, RUN, make_study, plan
+from waiting import wait_until
 from wandb_live import (
     OFFLINE,
     ONLINE,
@@ -13,7 +14,6 @@ from wandb_live import (
     only,
     openings,
     sent_at_once,
-    wait_until,
 )
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer

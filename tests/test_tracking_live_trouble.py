@@ -10,17 +10,16 @@ import time
 import pytest
 from test_tracking_online import service_of
 from tracking_study import RESULT, RUN, finished, make_study, plan
+from waiting import PATIENT_S, wait_until
 from wandb_live import (
     OFFLINE,
     ONLINE,
-    PATIENT_S,
     Training,
     on,
     only,
     openings,
     rows,
     sent_at_once,
-    wait_until,
 )
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering
@@ -130,10 +129,12 @@ def test_what_a_server_refuses_while_a_run_is_trained_is_said_then(
     lines: list[str] = []
     with alone(folder, wait_s=0), scratch(folder), server.in_trouble(answering(403, "file_stream")):
         writer = Writer(folder, store, ONLINE, lines.append)
-        deadline = time.monotonic() + PATIENT_S
-        while not lines and time.monotonic() < deadline:
+
+        def refused() -> bool:
             writer.follow([training.planned])
-            time.sleep(0.1)
+            return bool(lines)
+
+        wait_until(refused)
         writer.end()
     [line] = lines
     assert line.startswith("W&B refused some data (")

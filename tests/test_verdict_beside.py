@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate_beside import over_documents as simulated
+from simulation.pairs import cover_over_documents
 from statsmodels.stats.proportion import proportion_confint
 
 from andrea.verdict.documents import over_documents
@@ -205,5 +205,5 @@ def test_the_interval_over_documents_covers_where_their_lengths_differ(
 ) -> None:
     """docs/method.md, *Documents*: 94–98 % whether long documents scatter less or not."""
     studies = 1000
-    told = simulated(count, 1.0, studies, seed=2, by_length=by_length)
+    told = cover_over_documents(count, 1.0, studies, seed=2, by_length=by_length)
     assert told.held >= 1 - stats.binom.isf(0.001, studies, 0.06) / studies

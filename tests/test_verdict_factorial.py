@@ -13,7 +13,7 @@ import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate import World, simulate_design
+from simulation.studies import World, simulate_factorial_studies
 from statsmodels.stats.multitest import multipletests
 
 from andrea.errors import UserError
@@ -348,6 +348,6 @@ def test_equal_cells_seldom_have_effects_whatever_tuning_makes_of_them(world: Wo
     for `equivalent`.
     """
     studies = 300
-    found = simulate_design(world, Protocol(m=0.001, seeds=5), studies, seed=5)
+    found = simulate_factorial_studies(world, Protocol(m=0.001, seeds=5), studies, seed=5)
     most = 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
     assert all(guarded <= most for _, guarded in found.values()), found

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate_beside import Pairs, saved
+from simulation.pairs import Pairs, cover_tokens_saved
 
 from andrea.verdict.tokens_saved import convert_to_tokens
 
@@ -21,7 +21,7 @@ def by_seed(*values: float) -> dict[int, float]:
 def draw(
     seed: int, n: int, mean: float, half: float = 0.05, double: float = 0.04, noise: float = 0.004
 ) -> list[dict]:
-    """Differences, half and double rulers that share the baseline's noise, as they do in a study."""
+    """Differences, half and double budgets sharing the baseline's noise, as they do in a study."""
     rng = np.random.default_rng(seed)
     base = noise * rng.standard_normal(n)
     return [
@@ -225,7 +225,7 @@ def test_an_interval_that_misses_is_printed_in_five_percent_of_studies(
     n: int, effect: float
 ) -> None:
     studies = 500
-    told = saved(Pairs(n=n), effect, 0.05, studies, seed=4)
+    told = cover_tokens_saved(Pairs(n=n), effect, 0.05, studies, seed=4)
     assert told.wrong <= stats.binom.isf(0.001, studies, 0.05) / studies
     if n == 10:
         assert told.given > 0.99, "no interval was left out for what it said"
@@ -239,6 +239,6 @@ def test_a_law_that_bends_costs_coverage_as_documented() -> None:
     points.
     """
     studies = 500
-    told = saved(Pairs(n=10, noise=0.002), 0.025, 0.05, studies, seed=5, power=0.3)
+    told = cover_tokens_saved(Pairs(n=10, noise=0.002), 0.025, 0.05, studies, seed=5, power=0.3)
     assert told.given > 0.99
     assert told.held < 0.9

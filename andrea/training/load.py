@@ -4,7 +4,7 @@ from pathlib import Path
 
 from andrea.config import RunConfig, build
 from andrea.errors import UserError, nearest, warn
-from andrea.model.folder import filled
+from andrea.model.folder import model_with_weights
 from andrea.model.gpt import GPT
 from andrea.store.runs import RunStore
 from andrea.training import checkpoint
@@ -40,7 +40,7 @@ def load_run_model(store: RunStore, run: str) -> tuple[GPT, RunConfig, Path]:
         raise UserError(f"{folder}: the run has no checkpoint") from None
     except checkpoint.CheckpointError as error:
         raise UserError(f"{folder / 'checkpoint'}: {error}") from error
-    model = filled(cfg.model, state["model"], str(folder / "checkpoint"))
+    model = model_with_weights(cfg.model, state["model"], str(folder / "checkpoint"))
     return model, cfg, store.root / "data" / str(settings.identity["data"])
 
 

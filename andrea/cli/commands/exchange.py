@@ -62,9 +62,9 @@ def export_hf(
     there.
     """
     from andrea.model.hf.convert import export_hf as write
-    from andrea.model.hf.registry import known
+    from andrea.model.hf.registry import find_architecture
 
-    chosen = known(arch) if arch else None
+    chosen = find_architecture(arch) if arch else None
     model, files, end, missing = _source(source, runs)
     name, notes = write(model, out, chosen, dtype, end, files)
     notes += [missing] if missing else []
@@ -148,10 +148,10 @@ def _tokenizer_beside(folder: Path) -> dict[str, Any]:
         UserError: one is damaged.
     """
     from andrea.data.portable import SETTINGS, TOKENIZER
-    from andrea.model.folder import read_object
+    from andrea.model.folder import read_json_object
 
     there = [name for name in (TOKENIZER, SETTINGS) if (folder / name).is_file()]
-    return {name: read_object(folder / name) for name in there}
+    return {name: read_json_object(folder / name) for name in there}
 
 
 def _written(folder: Path) -> list[str]:
