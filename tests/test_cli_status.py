@@ -116,9 +116,9 @@ def test_a_finished_study_is_done_and_shows_its_verdicts(runs):
 
 def test_the_overview_says_in_a_few_words_what_came_out(runs):
     study = StudyFolder(runs / "studies" / "norm-placement-ab12cd")
-    study.write(
-        "resolved.json", {"arms": {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}}
-    )
+    arms = {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}
+    frozen = {"fingerprint": "ab", "arms": arms, "baseline": "pre", "platform": {}}
+    study.write("resolved.json", frozen)
 
     def shown(name, content):
         study.write(name, {"complete": True, **content})
@@ -235,7 +235,7 @@ def test_an_unknown_report_format_is_refused(runs):
     )
 
 
-def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
+def test_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
     pytest.importorskip("optuna_dashboard")
     import optuna
     from optuna.storages import JournalStorage

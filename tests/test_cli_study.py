@@ -207,7 +207,7 @@ def test_a_sweep_ends_in_trials_and_the_best_config_to_copy(place):
 
 
 @pytest.mark.slow
-def test_s29_s40_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
+def test_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
     command = [
         *ANDREA,
         *arguments("ablate", "mine.yaml", "--slots", "2", tokens=64_000),

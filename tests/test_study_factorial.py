@@ -5,7 +5,7 @@ import study_fakes as fakes
 import yaml
 from study_fakes import go, misbehave, write_study
 
-from andrea.cli.show.plan import centers, rules
+from andrea.cli.show.plan import center_lines, rule_lines
 from andrea.config import RunConfig, merge
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
@@ -185,7 +185,7 @@ def test_a_center_of_an_arm_makes_another_study(tiny_text, store, monkeypatch):
     assert planned.centers == {"pre+cold": 0.001, "post+cold": 0.001}
     assert planned.digest != plan(asked(tiny_text), store).digest
     assert "grids of learning rates round 0.00316; pre+cold 0.001, post+cold 0.001" in "\n".join(
-        centers(planned)
+        center_lines(planned)
     )
-    assert rules(planned)[-1] == "effects: 2 main, 4 simple, 1 interaction"
-    assert "or as many round the arm's own center" in rules(planned)[1]
+    assert rule_lines(planned)[-1] == "effects: 2 main, 4 simple, 1 interaction"
+    assert "or as many round the arm's own center" in rule_lines(planned)[1]

@@ -9,10 +9,8 @@ import sys
 
 import pytest
 from study_fakes import go, make_study, misbehave, patched, verdict
-from typer.testing import CliRunner
 from waiting import PATIENT_S
 
-from andrea.cli.app import app
 from andrea.errors import StudyError, UserError
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
@@ -258,36 +256,3 @@ def test_a_study_at_work_is_not_regraded(study) -> None:
     folder, store = study
     with folder.held(), pytest.raises(UserError, match="is being run by another command"):
         regrade(folder, store)
-
-
-@pytest.mark.slow
-def test_the_command_tells_old_and_new_words(study) -> None:
-    folder, store = study
-    pretend(folder, verdict="better", cause="small but real")
-    (
-        folder.path / "speed.json"
-    ).unlink()  # the synthetic one has no speeds that a report could show
-    told = CliRunner().invoke(
-        app, ["report", "--regrade", "study", "--format", "csv", "--runs", str(store.root)]
-    )
-    assert told.exit_code == 0, told.output
-    assert f"study-0000: method 1 → {METHOD}, 1 of 2 verdicts change" in told.output
-    assert "relu           better (small but real)  worse" in told.output
-    assert "kept in verdict-method1.json" in told.output
-    again = CliRunner().invoke(
-        app,
-        ["report", "--regrade", "study", "--format", "csv", "--json", "--runs", str(store.root)],
-    )
-    found = json.loads(again.stdout)
-    assert found["regraded"]["study-0000"]["changed"] == 0
-    assert [change["of"] for change in found["regraded"]["study-0000"]["changes"]] == [
-        "relu",
-        "swiglu",
-    ]
-    assert found["reports"]["study-0000"]
-
-
-def test_the_command_needs_a_study(tmp_path) -> None:
-    told = CliRunner().invoke(app, ["report", "--regrade", "--runs", str(tmp_path)])
-    assert told.exit_code == 2
-    assert "name the STUDY" in told.stderr

@@ -68,6 +68,10 @@ class AskedStudy(Record):
     """The rules by which an ablation is tuned and judged."""
     space: Settings = {}
     """What a sweep searches."""
+    trials: int = 0
+    """Of a sweep."""
+    seeds: int = 1
+    """Tuning seeds per trial of a sweep."""
 
     @property
     def centers(self) -> dict[str, float]:
