@@ -171,7 +171,7 @@ def test_planned_runs_are_cut_before_a_damaged_line(
     path.write_bytes(path.read_bytes().replace(b'{"run_id": "2"', damage))
     assert [run["run_id"] for run in folder.runs()] == ["0", "1", "3"]
     folder.mend_runs()
-    assert [run["run_id"] for run in folder.runs()] == [0, 1]
+    assert [run["run_id"] for run in folder.runs()] == ["0", "1"]
     assert "line 3 was damaged" in capsys.readouterr().err
     folder.mend_runs()
     assert capsys.readouterr().err == ""
