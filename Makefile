@@ -3,6 +3,7 @@
 #   make ablation ARGS="--seeds 3"       options for `andrea ablate norm-placement`
 #   make ablation TORCH_ARGS="--index-url URL"   options for pip when it installs torch (which build, from where)
 #   make test PYTHON=python3.12          another interpreter, 3.11 or newer
+#   make test WORKERS=0                  the tests one after another, in one process
 
 SHELL := /bin/sh
 VENV ?= .venv
@@ -10,7 +11,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 TORCH_ARGS ?=
 PYTHON ?=
+WORKERS ?= auto
 PYTEST_ARGS ?=
+# A process per core, at most eight: each loads torch. Who has nothing left to do takes from another.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 AXE := 4.14.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -33,10 +37,10 @@ lint: install-dev ## ruff and mypy
 	$(BIN)/mypy
 
 fast: install-dev ## The tests that take seconds
-	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" --timeout 300 $(PYTEST_ARGS)
 
 slow: install-dev ## The tests that train, start processes or open a browser
-	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 clean: ## Remove caches and builds; .venv and andrea-runs stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Finds ablations, sweeps and reports by name: the working folder first, then the shipped ones.
+"""Ablations, sweeps and reports by name: those of the working folder first, then the shipped ones.
 Loads nothing heavy.
 """
 
@@ -24,18 +24,18 @@ MODULE = "andrea_user_"
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that can be asked for by name."""
+    """An ablation, a sweep or a report that has a name."""
 
     name: str
     path: Path
     origin: Literal["here", "shipped"]
     shadows: bool
-    """Whether a shipped entry of this name is hidden by this one."""
+    """True where it hides a shipped entry of the same name."""
 
     @property
     def title(self) -> str:
-        """What it asks, in a line."""
-        return title(self.path)
+        """Its question, or a report's first line."""
+        return read_title(self.path)
 
 
 @dataclass(frozen=True)
@@ -47,54 +47,50 @@ class UserVariants:
     """SHA-256 of the source."""
 
 
-def entries(kind: Kind) -> list[Entry]:
-    """Everything of a kind, by name; the working folder's come before shipped ones of the same
-    name.
-    """
-    shipped = _names(_shipped(kind), kind)
+def list_entries(kind: Kind) -> list[Entry]:
+    """List the entries of a kind by name. One of the working folder hides a shipped one."""
+    shipped_folder, working_folder = _shipped_folder(kind), Path.cwd() / kind
+    entries = {
+        name: Entry(name, path, "shipped", shadows=False)
+        for name, path in _files_by_name(shipped_folder, kind).items()
+    }
     # In a checkout both are one folder.
-    here = {} if _here(kind).resolve() == _shipped(kind).resolve() else _names(_here(kind), kind)
-    found = [Entry(name, path, "here", shadows=name in shipped) for name, path in here.items()]
-    found += [
-        Entry(name, path, "shipped", False) for name, path in shipped.items() if name not in here
-    ]
-    return sorted(found, key=lambda entry: entry.name)
+    if working_folder.resolve() != shipped_folder.resolve():
+        for name, path in _files_by_name(working_folder, kind).items():
+            entries[name] = Entry(name, path, "here", shadows=name in entries)
+    return sorted(entries.values(), key=lambda entry: entry.name)
 
 
-def names(kind: Kind) -> list[str]:
-    """Names of everything of a kind."""
-    return [entry.name for entry in entries(kind)]
+def entry_names(kind: Kind) -> list[str]:
+    """Names of the entries of a kind."""
+    return [entry.name for entry in list_entries(kind)]
 
 
-def find(kind: Kind, name_or_path: str | Path) -> Path:
-    """The file of a name, or of a path.
-
-    A name that hides a shipped one is said on stderr.
+def find_file(kind: Kind, name_or_path: str | Path) -> Path:
+    """Return the file of a name, or of a path. Prints on stderr that a name hides a shipped one.
 
     Raises:
-        UserError: there is none; with the name that comes closest.
+        UserError: there is none; with the nearest name.
     """
     text = str(name_or_path)
     path = Path(text).expanduser()
     if path.suffix in (ENDINGS[kind], ".yml") or len(path.parts) > 1:
-        return _file(kind, path)
-    known = {entry.name: entry for entry in entries(kind)}
-    if text in known:
-        if known[text].shadows:
-            print(
-                f"{kind}/{known[text].path.name} of this folder hides the shipped {text}",
-                file=sys.stderr,
-            )
-        return known[text].path
-    raise UserError(
-        f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; "
-        f"{nearest(text, known)}"
-    )
+        return _require_file(kind, path)
+    entries = {entry.name: entry for entry in list_entries(kind)}
+    entry = entries.get(text)
+    if entry is None:
+        raise UserError(
+            f"no {kind.removesuffix('s')} {text!r} in ./{kind} or among the shipped ones; "
+            f"{nearest(text, entries)}"
+        )
+    if entry.shadows:
+        print(f"{kind}/{entry.path.name} of this folder hides the shipped {text}", file=sys.stderr)
+    return entry.path
 
 
-def title(path: Path) -> str:
-    """What a file asks (YAML) or makes (the docstring of a report), in one line; empty where it
-    cannot be read.
+def read_title(path: Path) -> str:
+    """Return the question of a YAML file or the first line of a report's docstring, in one line;
+    empty where it cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -103,18 +99,18 @@ def title(path: Path) -> str:
         content = yaml.safe_load(text)
     except (OSError, ValueError, SyntaxError, RecursionError, yaml.YAMLError):
         return ""
-    asked = content.get("question") if isinstance(content, dict) else None
-    return " ".join(str(asked).split()) if asked else ""
+    question = content.get("question") if isinstance(content, dict) else None
+    return " ".join(str(question or "").split())
 
 
 def load_user_variants(path: Path) -> UserVariants | None:
     """Import the Python file beside a YAML (`mine.py` beside `mine.yaml`), which may `register`
     variants.
 
-    It is one file, so that its digest stands for all of it: it may import what is installed, torch
-    too, but no module that lies beside it. It becomes the module `andrea_user_<stem>`, so a variant
-    in it is registered as `f"{__name__}:MyClass"`. Loading it again is free; every process that
-    builds such a model has to load it once.
+    It is a single file, so that its digest stands for all of it: it may import installed packages,
+    torch too, but no module that lies beside it. It becomes the module `andrea_user_<stem>`, so a
+    variant in it is registered as `f"{__name__}:MyClass"`. Loading it again is free; every process
+    that builds such a model has to load it once.
 
     Raises:
         UserError: the file cannot be imported, or imports a file beside it; with the line at fault.
@@ -137,13 +133,14 @@ def load_user_variants(path: Path) -> UserVariants | None:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"{script}:{_line(error, script)}: {reason(error)}") from error
+        raise UserError(f"{script}:{_line_in_script(error, script)}: {reason(error)}") from error
     module.__dict__["__andrea_digest__"] = digest
     return UserVariants(script, digest)
 
 
 def _require_one_file(source: bytes, script: Path) -> None:
-    """Refuse imports, wherever in the file, of what lies beside it: a change there would go unseen.
+    """Refuse imports of files beside the script, wherever they stand: its digest would not change
+    with those files.
 
     Raises:
         UserError: with the line of the first such import.
@@ -151,27 +148,24 @@ def _require_one_file(source: bytes, script: Path) -> None:
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
-        return  # the import itself says it with its line
+        return  # importing it reports the fault with its line
     for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            asked = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            asked = [alias.name for alias in node.names]
-        else:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        for module in asked:
+        prefix = (
+            f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+        )
+        for alias in node.names:
+            module = prefix + alias.name
             if _lies_beside(module, script):
                 raise UserError(
                     f"{script}:{node.lineno}: imports {module}, a file beside it; a user's "
-                    "variants are one file: "
-                    f"put everything into {script.name}"
+                    f"variants are one file: put everything into {script.name}"
                 )
 
 
 def _lies_beside(module: str, script: Path) -> bool:
-    """Whether an absolute or relative (with a leading dot) module is a file or folder in the
-    script's own folder.
-    """
+    """True where a module (a leading dot: relative) is a file or folder in the script's folder."""
     folder = script.parent
     first, second = [*module.split("."), ""][:2]
     if not first:
@@ -180,56 +174,46 @@ def _lies_beside(module: str, script: Path) -> bool:
         return True
     if not _is_module(folder / first):
         return False
-    # Where something installed has the same name, that is what is imported.
-    found = importlib.util.find_spec(first)
-    places = [found.origin, *(found.submodule_search_locations or [])] if found else []
-    return all(Path(place).is_relative_to(folder) for place in places if place)
+    # An installed package of the same name takes precedence.
+    spec = importlib.util.find_spec(first)
+    locations = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
+    return all(Path(location).is_relative_to(folder) for location in locations if location)
 
 
 def _is_module(path: Path) -> bool:
     return path.with_name(f"{path.name}.py").is_file() or any(path.glob("*.py"))
 
 
-def _line(error: BaseException, script: Path) -> int:
-    """The last line of the user's own file that the error went through."""
+def _line_in_script(error: BaseException, script: Path) -> int:
+    """The last line of the script that the error came through; 1 where there is none."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return error.lineno or 1
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(script)
-    ]
-    return (lines[-1] if lines else None) or 1
+    line = 1
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == str(script):
+            line = frame.lineno or 1
+    return line
 
 
-def _here(kind: Kind) -> Path:
-    return Path.cwd() / kind
-
-
-def _shipped(kind: Kind) -> Path:
+def _shipped_folder(kind: Kind) -> Path:
     """In a wheel `andrea/content/<kind>`; in a checkout the folder beside the package."""
     package = Path(andrea.__file__).resolve().parent
     content = package / "content"
     return (content if content.is_dir() else package.parent) / kind
 
 
-def _names(folder: Path, kind: Kind) -> dict[str, Path]:
-    found = sorted(folder.glob(f"*{ENDINGS[kind]}")) if folder.is_dir() else []
-    return {p.stem: p for p in found if not p.name.startswith(("_", "."))}
+def _files_by_name(folder: Path, kind: Kind) -> dict[str, Path]:
+    files = sorted(folder.glob(f"*{ENDINGS[kind]}"))
+    return {file.stem: file for file in files if not file.name.startswith(("_", "."))}
 
 
-def _file(kind: Kind, path: Path) -> Path:
+def _require_file(kind: Kind, path: Path) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
         raise UserError(f"{path} is a folder; name one file in it")
     if path.exists():
         raise UserError(f"{path} is not a regular file")
-    near = (
-        sorted(p.name for p in path.parent.glob(f"*{ENDINGS[kind]}"))
-        if path.parent.is_dir()
-        else []
-    )
-    raise UserError(
-        f"no file {path.absolute()}" + (f"; {nearest(path.name, near)}" if near else "")
-    )
+    neighbours = sorted(file.name for file in path.parent.glob(f"*{ENDINGS[kind]}"))
+    hint = f"; {nearest(path.name, neighbours)}" if neighbours else ""
+    raise UserError(f"no file {path.absolute()}{hint}")

@@ -1,4 +1,4 @@
-"""One run, fully described: the rooms' configurations together, overrides, and the canonical form."""
+"""The configuration of one run: the rooms' configurations, overrides, error messages."""
 
 import contextlib
 import difflib
@@ -20,9 +20,9 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 LARGEST_SEED = 2**63 - 1
 """What torch's generators take."""
-SHOWN = 80
+MAX_SHOWN = 80
 """Characters of a wrong value that its message repeats."""
-PLAIN: Mapping[str, tuple[str, str]] = {
+PLAIN_SCALARS: Mapping[str, tuple[str, str]] = {
     "null": ("~|null|Null|NULL|", "~nN"),
     "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
     "int": ("[-+]?[0-9]+", "-+0123456789"),
@@ -31,16 +31,15 @@ PLAIN: Mapping[str, tuple[str, str]] = {
         "-+.0123456789",
     ),
 }
-"""What a plain word is besides text in YAML 1.2: its pattern, and the characters it may start with.
-"""
+"""Types of plain words that are not text in YAML 1.2: pattern, and characters it may start with."""
 
 
 class Loader(yaml.SafeLoader):
-    """Reads plain words by YAML 1.2: `on`, `yes` and `no` are words, 1e-3 is a number, 010 is ten."""
+    """Reads plain words as YAML 1.2 does: `on`, `yes` and `no` are text, 1e-3 and 010 numbers."""
 
 
 Loader.yaml_implicit_resolvers = {}
-for _tag, (_pattern, _first) in PLAIN.items():
+for _tag, (_pattern, _first) in PLAIN_SCALARS.items():
     _starts = [*_first, ""] if _tag == "null" else [*_first]
     Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _starts
@@ -49,7 +48,7 @@ Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(str(nod
 
 
 class Seeds(NamedTuple):
-    """What is random about a run."""
+    """Seeds of initial weights, batches and dropout."""
 
     init: int
     data: int
@@ -57,7 +56,7 @@ class Seeds(NamedTuple):
 
 
 class RunConfig(Frozen):
-    """Everything that a training needs to know, learning rate and seed included."""
+    """Everything that determines a training, learning rate and seed included."""
 
     model: ModelConfig = ModelConfig()
     """The architecture."""
@@ -79,27 +78,26 @@ class RunConfig(Frozen):
         if self.model.init == "mup" and self.train.optimizer in ("sgd", "muon"):
             raise ValueError(
                 "model.init mup scales the rates of Adam's kind of step with the width, and "
-                "train.optimizer "
-                f"{self.train.optimizer} makes another; use adamw or lion, or another init"
+                f"train.optimizer {self.train.optimizer} makes another; use adamw or lion, or "
+                "another init"
             )
         return self
 
     @property
     def seeds(self) -> Seeds:
-        """The three seeds, none of them empty."""
-        own = (self.init_seed, self.data_seed, self.dropout_seed)
-        return Seeds(*(self.seed if seed is None else seed for seed in own))
+        """The three seeds; an empty one is `seed`."""
+        separate = (self.init_seed, self.data_seed, self.dropout_seed)
+        return Seeds(*(self.seed if seed is None else seed for seed in separate))
 
 
 def parse_value(text: str) -> Any:
-    """The value of an override: JSON, a YAML number, or a list or map between its brackets; else
-    the text as it is.
+    """Return the value of an override: JSON, a YAML number, or a list or map in brackets; else the
+    text itself.
     """
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
-    brackets = (
-        text.startswith(("[", "{")) and "*" not in text
-    )  # an alias could name what it stands in
+    # An alias (`*`) could name the list that contains it.
+    brackets = text.startswith(("[", "{")) and "*" not in text
     if brackets or re.fullmatch(r"([-+]?[\w.~]+[-+]?\w*)?", text):
         with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
             return yaml.load(text, Loader)
@@ -107,7 +105,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
-    """`["model.mlp_ratio=4"]` as `{"model.mlp_ratio": 4}`.
+    """Return `["model.mlp_ratio=4"]` as `{"model.mlp_ratio": 4}`.
 
     Raises:
         UserError: an override without `=` or without a name; all such faults are listed.
@@ -125,9 +123,8 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def once(option: str, path: str, overrides: Mapping[str, Any]) -> None:
-    """Refuse a setting that both an option and `--set` give: the option would hide what the other
-    says.
+def refuse_twice(option: str, path: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse a setting that both an option and `--set` give: the option would hide the other.
 
     Raises:
         UserError: it is among the overrides.
@@ -153,8 +150,8 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` is `{"model.n_layer":
-    2}`; lists stay.
+    """Return nested or dotted settings as dotted ones: `{"model": {"n_layer": 2}}` becomes
+    `{"model.n_layer": 2}`; lists stay.
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
@@ -166,7 +163,10 @@ def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -> ConfigT:
-    """Validate settings.
+    """Validate settings and return the configuration.
+
+    Args:
+        where: begins the message of an error.
 
     Raises:
         UserError: one message with every fault, each with its dotted path and, for an unknown key,
@@ -175,13 +175,12 @@ def build(schema: type[ConfigT], settings: Mapping[str, Any], where: str = "") -
     try:
         return schema.model_validate(settings)
     except ValidationError as error:
-        raise UserError(
-            (f"{where}: " if where else "") + "; ".join(faults(schema, error))
-        ) from error
+        message = "; ".join(list_faults(schema, error))
+        raise UserError(f"{where}: {message}" if where else message) from error
 
 
-def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """Every fault of a pydantic error in the user's words: `model.d_modle: unknown; did you mean
+def list_faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """Word every fault of a pydantic error for users: `model.d_modle: unknown; did you mean
     d_model?`.
     """
     lines = []
@@ -189,39 +188,45 @@ def faults(schema: type[BaseModel], error: ValidationError) -> list[str]:
         path = ".".join(str(part) for part in fault["loc"] if part != "[key]")
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            name, above = str(fault["loc"][-1]), fault["loc"][:-1]
-            meant = full_name(name) if schema is RunConfig and not above else None
-            message = f"unknown; {did_you_mean(meant) if meant else nearest(name, _fields_at(schema, above))}"
+            message = f"unknown; {_hint_for_unknown(schema, fault['loc'])}"
         elif fault["type"] == "missing":
             message = "required and missing"
         elif not fault["type"].startswith("value_error"):
-            message = f"{message[0].lower()}{message[1:]}, not {_shown(fault['input'])}"
+            message = f"{message[0].lower()}{message[1:]}, not {_shorten(fault['input'])}"
         lines.append(f"{path}: {message}" if path else message)
     return lines
 
 
+def _hint_for_unknown(schema: type[BaseModel], path: tuple[int | str, ...]) -> str:
+    name, section = str(path[-1]), path[:-1]
+    if schema is RunConfig and not section and (setting := full_name(name)):
+        return did_you_mean(setting)
+    return nearest(name, _fields_at(schema, section))
+
+
 def full_name(name: str) -> str | None:
-    """The dotted setting of a run that a name without its section means, or nearly:
-    `model.activation`.
+    """Return the dotted setting of a run whose name without the section is nearest to `name`, as
+    `model.activation` to `activation`; None where none is near.
     """
-    known = {
+    settings = {
         field: f"{section}.{field}"
         for section in RunConfig.model_fields
         for field in _fields_at(RunConfig, (section,))
     }
-    close = difflib.get_close_matches(name, [*known, *RunConfig.model_fields], n=1, cutoff=0.75)
-    return known.get(close[0]) if close and "." not in name else None
+    close = difflib.get_close_matches(name, [*settings, *RunConfig.model_fields], n=1, cutoff=0.75)
+    return settings.get(close[0]) if close and "." not in name else None
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     try:
         text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     except (RecursionError, ValueError):  # too deep, or a number too long to write
         return "this"
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _fields_at(schema: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields of the section at a path; none where no section is there."""
     for part in path:
         field = schema.model_fields.get(str(part))
         if field is None or not (

@@ -1,6 +1,4 @@
-"""The two ways in which a command ends badly, told apart by their exit status, and the words for
-what went wrong.
-"""
+"""The two kinds of error of a command, each with its exit status, and wordings that recur."""
 
 import errno
 import functools
@@ -9,7 +7,7 @@ from collections.abc import Iterable
 
 
 class AndreaError(Exception):
-    """Base of every error that a user sees as one line: what is wrong, where, how to mend it."""
+    """Base of every error that a user sees as one line: the fault, its place, and the remedy."""
 
     exit_status = 1
 
@@ -26,50 +24,44 @@ class StudyError(AndreaError):
 
 @functools.cache
 def warn(line: str) -> None:
-    """Say on stderr what a reader should know though the command goes on; the same line once per
-    process.
-    """
+    """Print a warning on stderr, the same line once per process."""
     print(f"warning: {line}", file=sys.stderr)
 
 
 def did_you_mean(name: str) -> str:
-    """What to say where one name is meant."""
+    """Word the hint that one name is meant."""
     return f"did you mean {name!r}?"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say after an unknown name: `did you mean 'pre'?`, or all there are where none comes
+def nearest(name: str, valid_names: Iterable[str]) -> str:
+    """Word the hint after an unknown name: `did you mean 'pre'?`, or all valid names where none is
     close.
     """
     import difflib
 
-    names = [str(one) for one in known]
+    names = [str(valid) for valid in valid_names]
     close = difflib.get_close_matches(name, names, n=1)
     return did_you_mean(close[0]) if close else f"there are {', '.join(names) or 'none'}"
 
 
 def disk_full(error: BaseException) -> OSError | None:
-    """The error, or the one in its chain of causes, that says that no space is left."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
-            return seen
-        seen = seen.__cause__ or seen.__context__
+    """Return the error of a full disk in the error's chain of causes; None where there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cause
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
 def reason(error: BaseException) -> str:
-    """Why a run failed, in one line: the first of its message. Knows torch's out-of-memory error
-    without torch.
-    """
+    """Word the reason of a failure in one line, the first of its message."""
     kind, text = type(error).__name__, str(error).strip()
     if isinstance(error, AndreaError):
         return " ".join(text.split())
     text = text.partition("\n")[0].strip()
-    if (
-        isinstance(error, MemoryError)
-        or kind == "OutOfMemoryError"
-        or "can't allocate memory" in text
-    ):
+    # torch's errors are recognised by name and text: this file does not load torch.
+    torch_out_of_memory = kind == "OutOfMemoryError" or "can't allocate memory" in text
+    if isinstance(error, MemoryError) or torch_out_of_memory:
         return f"out of memory: {text or 'the process got no more'}; lower train.micro_batch"
     return f"{kind}: {text}" if text else kind

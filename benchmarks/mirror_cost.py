@@ -36,9 +36,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from andrea.catalogue import find
+from andrea.catalogue import find_file
 from andrea.data.prepare import prepare
 from andrea.execution.local import LocalExecutor
+from andrea.records.run import RunResult
 from andrea.store.files import append_line, read_json, read_lines, write_json
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
@@ -47,7 +48,7 @@ from andrea.study.plan.plan import Request
 from andrea.study.question.ablation import Ablation
 from andrea.training.job import run_job
 from andrea.training.metrics import VOLATILE
-from andrea.training.speed import median
+from andrea.training.speed import median_with_interval
 
 PATIENCE_S = 0.02
 MARK = "ANDREA_MIRROR_COST"
@@ -56,7 +57,7 @@ MARK = "ANDREA_MIRROR_COST"
 
 def work(
     root: Path, cfg: Any, data_folder: Path, run_id: str, identity: dict[str, Any]
-) -> dict[str, Any] | None:
+) -> RunResult | None:
     """A worker's job: train, and tell when, and what this process has loaded and used."""
     began, waited_s = time.monotonic(), _waited_s()
     result = run_job(root, cfg, data_folder, run_id, identity)
@@ -67,7 +68,7 @@ def work(
         "run_id": run_id,
         "began": began,
         "ended": time.monotonic(),
-        "tokens": (result or {}).get("tokens", 0),
+        "tokens": result.tokens if result else 0,
     }
     told |= {"waited_s": _waited_s() - waited_s, "used_s": time.process_time(), "wandb": wandb}
     append_line(root / "workers.jsonl", told)
@@ -88,7 +89,7 @@ def study(root: Path, options: argparse.Namespace) -> None:
     from andrea.tracking.mirror import Mirror
     from andrea.tracking.subject import Destination
 
-    store, spec = RunStore(root), Ablation.load(find("ablations", "norm-placement"))
+    store, spec = RunStore(root), Ablation.load(find_file("ablations", "norm-placement"))
     asked = Request(
         spec, tokens=options.tokens, trials=options.trials, seeds=options.seeds, device="cpu"
     )
@@ -263,7 +264,7 @@ def destination(options: argparse.Namespace) -> Iterator[str]:
 
 def shown(name: str, ratios: list[float]) -> str:
     """The median ratio with its interval, as per cent."""
-    middle, low, high = median(ratios)
+    middle, low, high = median_with_interval(ratios)
     told = f"{name}: {100 * (middle - 1):+.2f} %"
     if low is None or high is None:
         return f"{told} ({', '.join(f'{100 * (ratio - 1):+.2f}' for ratio in ratios)})"
@@ -274,7 +275,7 @@ def measure(
     options: argparse.Namespace, mode: str, scratch: Path
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """All pairs, the study without the mirror first; which one begins changes from pair to pair."""
-    spec = Ablation.load(find("ablations", "norm-placement"))
+    spec = Ablation.load(find_file("ablations", "norm-placement"))
     prepare(spec.arm_config(spec.baseline).data, scratch)
     pairs = []
     for number in range(options.pairs):

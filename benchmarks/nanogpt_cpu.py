@@ -10,6 +10,7 @@ the mean loss is outside 1.90 to 1.92.
 """
 
 import argparse
+import math
 import statistics
 import sys
 import tempfile
@@ -87,7 +88,7 @@ def ninety_ten(text: Path, folder: Path) -> NinetyTen:
     whole = load_tokenizer(prepared).encode(text.read_text(encoding="utf-8"))
     cut = int(len(whole) * 0.9)
     tokens = {"train": cut, "tune": len(whole) - cut, "verdict": len(whole) - cut}
-    return NinetyTen(prepared.folder, prepared.meta | {"tokens": tokens}, whole)
+    return NinetyTen(prepared.folder, prepared.meta.model_copy(update={"tokens": tokens}), whole)
 
 
 def main() -> int:
@@ -105,11 +106,11 @@ def main() -> int:
             folder = Path(name) / f"seed-{seed}"
             folder.mkdir()
             result = train(cfg, data, folder)
-            losses.append(result["loss"])
+            loss = result.loss if result.loss is not None else math.nan
+            losses.append(loss)
             print(
-                f"seed {seed}: loss {result['loss']:.4f} on {result['eval_tokens']:,} characters, "
-                f"{sum(result['parameters'].values()):,} parameters, {result['wall_seconds']:.0f} "
-                "s",
+                f"seed {seed}: loss {loss:.4f} on {result.eval_tokens:,} characters, "
+                f"{sum(result.parameters.values()):,} parameters, {result.wall_seconds:.0f} s",
                 flush=True,
             )
     mean = statistics.fmean(losses)

@@ -10,6 +10,7 @@ kind hold 1 (95 % each).
 """
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -17,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from andrea.catalogue import find
+from andrea.catalogue import find_file
 from andrea.data.prepare import prepare
 from andrea.study.question.ablation import Ablation
 from andrea.training.identity import resolve
 from andrea.training.loop import Trainer
-from andrea.training.speed import measure, visit
+from andrea.training.speed import measure_arms, time_steps
 
 
 def spread(ratios: list[float]) -> str:
@@ -37,33 +38,33 @@ def main() -> None:
     parser.add_argument("--twins", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=15.0, help="of the rounds")
     options = parser.parse_args()
-    spec = Ablation.load(find("ablations", "norm-placement"))
+    spec = Ablation.load(find_file("ablations", "norm-placement"))
     asked = spec.arm_config(spec.baseline)
     with tempfile.TemporaryDirectory() as scratch:
         prepared = prepare(asked.data, Path(scratch))
         cfg = resolve(asked, prepared, "cpu")
-        found = measure(
+        speed = measure_arms(
             {f"twin {n}": cfg for n in range(options.twins)}, prepared, print, options.seconds
         )
-        rounds = found["arms"]["twin 0"]["rounds"]
+        rounds = speed.arms["twin 0"].rounds or 0
         torch.set_num_threads(cfg.train.threads)
         alone = []
         for _ in range(options.twins):
             trainer = Trainer(cfg, prepared)
             trainer.warm_up()
-            visit(trainer, 3)
-            alone.append(
-                statistics.median(visit(trainer, found["steps_per_visit"]) for _ in range(rounds))
-            )
-    told = found["ratio"].values()
-    held = sum(one["low"] <= 1 <= one["high"] for one in told)
-    widths = statistics.median((one["high"] - one["low"]) / 2 for one in told)
-    print(f"side by side: {spread([one['ratio'] for one in told])}")
+            time_steps(trainer, 3)
+            steps = speed.steps_per_visit or 1
+            alone.append(statistics.median(time_steps(trainer, steps) for _ in range(rounds)))
+    intervals = [(ratio.low or 0.0, ratio.high or math.inf) for ratio in speed.ratio.values()]
+    containing = sum(low <= 1 <= high for low, high in intervals)
+    widths = statistics.median((high - low) / 2 for low, high in intervals)
+    print(f"side by side: {spread([ratio.ratio for ratio in speed.ratio.values()])}")
     print(
-        f"  {held} of {len(told)} intervals hold 1; half their width is {widths:.1%} in the median"
+        f"  {containing} of {len(intervals)} intervals hold 1; half their width is {widths:.1%} in "
+        "the median"
     )
     print(f"one after the other: {spread([seconds / alone[0] for seconds in alone[1:]])}")
-    print(f"load of the machine: {found['load']} on {os.cpu_count()} cores")
+    print(f"load of the machine: {speed.load} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":

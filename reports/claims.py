@@ -29,7 +29,7 @@ from andrea.analysis.report import (
 from andrea.analysis.tables import claims
 from andrea.analysis.tables import leaderboard as board
 from andrea.analysis.tables.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED
-from andrea.model.accounting import flops_per_token, memory, parameters, total
+from andrea.model.accounting import count_parameters, estimate_memory, flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.presets import PRESETS
 from andrea.text import numbers as text
@@ -197,13 +197,13 @@ def model(preset: str, **settings: Any) -> ModelConfig:
 def norms() -> float:
     """LayerNorms of andrea-120m: parameters in norms over those of one, a gain and a bias."""
     config = model("andrea-120m")
-    return parameters(config)["norms"] / (2 * config.d_model)
+    return count_parameters(config).norms / (2 * config.d_model)
 
 
 def mlp_weights() -> float:
     """Weights of one MLP of andrea-120m, biases left out."""
     config = model("andrea-120m", bias=False)
-    return parameters(config)["mlp"] / config.n_layer
+    return count_parameters(config).mlp / config.n_layer
 
 
 BARE = {"tied": False, "bias": False, "norm_affine": False}
@@ -220,7 +220,7 @@ def gated_cost() -> float:
 
 def gated_memory() -> float:
     """Activations kept for the backward pass (float32), the same ratio."""
-    sizes = [memory(model("andrea-120m", **how), 1)["activations"] for how in (GATED, PLAIN)]
+    sizes = [estimate_memory(model("andrea-120m", **how), 1).activations for how in (GATED, PLAIN)]
     return sizes[0] / sizes[1]
 
 
@@ -230,7 +230,7 @@ EXACT = [
         "about 120 M",
         114e6,
         126e6,
-        lambda: total(model("andrea-120m")),
+        lambda: count_parameters(model("andrea-120m")).total,
         "andrea model show andrea-120m (the tied table counts once)",
     ),
     Counted(
@@ -238,7 +238,7 @@ EXACT = [
         "about 120 M",
         114e6,
         126e6,
-        lambda: total(model("andrea-120m", tied=False)),
+        lambda: count_parameters(model("andrea-120m", tied=False)).total,
         "andrea model show andrea-120m --set model.tied=false",
     ),
     Counted(
@@ -246,7 +246,7 @@ EXACT = [
         "98.7 M",
         98.65e6,
         98.75e6,
-        lambda: total(model("andrea-120m", **BARE)),
+        lambda: count_parameters(model("andrea-120m", **BARE)).total,
         "andrea model show andrea-120m, untied, without biases, norms without parameters",
     ),
     Counted(
@@ -254,7 +254,7 @@ EXACT = [
         "12.8 M",
         12.75e6,
         12.85e6,
-        lambda: total(model("andrea-12m", vocab_size=2305, **BARE)),
+        lambda: count_parameters(model("andrea-12m", vocab_size=2305, **BARE)).total,
         "andrea model show andrea-12m, vocabulary 2305, untied, without biases, norms without "
         "parameters",
     ),

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import yaml
 
+from andrea.records.run import RunSpec
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge, summarise
+from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.rates import Point, choose, grid, midpoints
-from andrea.verdict.records import ArmData, Replicate
-from andrea.verdict.regret import regrets
+from andrea.verdict.rates import Point, choose_rate, midpoint_rates, rate_grid
+from andrea.verdict.regret import estimate_regrets
+from andrea.verdict.replicates import ArmData, Replicate, summarise_arm
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 LAYERS, TOKENS, INITIAL, UNIGRAM = 6, 204_800, 5.5451, 2.969
@@ -133,16 +133,16 @@ class Writer:
     def tune(self) -> None:
         """Grid and midpoints of every arm with the real rules; writes choices.json."""
         tried: dict[str, list[Point]] = {}
-        rates, plans = grid(self.rules["trials"], self.rules["center"]), {}
+        rates, plans = rate_grid(self.rules["trials"], self.rules["center"]), {}
         for arm in self.arms:
             plans[arm] = [self._trial(arm, lr, "grid", i, tried) for i, lr in enumerate(rates)]
         chosen = {}
         for arm in self.arms:
             good = min((p for p in tried[arm] if p.ok), key=lambda p: p.loss)
-            for i, lr in enumerate(midpoints(rates, good.lr)):
+            for i, lr in enumerate(midpoint_rates(rates, good.lr)):
                 plans[arm].append(self._trial(arm, lr, "midpoint", len(rates) + i, tried))
-            chosen[arm] = choose(tried[arm], rates, hardly_tuned=self.rules["trials"] < 7)
-        cost = regrets(chosen)
+            chosen[arm] = choose_rate(tried[arm], rates, hardly_tuned=self.rules["trials"] < 7)
+        cost = estimate_regrets(chosen)
         self.choices = {
             arm: {**choice.to_dict(), "regret": cost[arm], "points": plans[arm]}
             for arm, choice in chosen.items()
@@ -209,15 +209,15 @@ class Writer:
             )
             for arm in self.arms
         ]
-        verdicts = judge(protocol, arms[0], arms[1:])
+        verdicts = judge_arms(protocol, arms[0], arms[1:])
         seeds = [replication_seed(i) for i in range(protocol.seeds)]
         told = {
             "verdicts": [v.to_dict() for v in verdicts],
-            "baseline": summarise(arms[0], seeds).to_dict(),
+            "baseline": summarise_arm(arms[0], seeds).to_dict(),
         }
         if factors := self.asked.get("factors"):
             design = {factor: list(levels) for factor, levels in factors.items()}
-            found = effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
+            found = judge_effects(protocol, design, self.arms[0], {arm.name: arm for arm in arms})
             told["effects"] = [effect.to_dict() for effect in found]
         self.folder.write("verdict.json", told | {"method": 1, "complete": True})
 
@@ -235,7 +235,7 @@ class Writer:
         run: dict[str, Any] = {"arm": arm, "phase": phase, "why": why, "lr": lr, "seed": seed}
         run["run_id"] = digest({**run, "params": params, "study": self.folder.path.name})
         run |= {"trial": trial, "generation": 0} | ({"params": params} if params else {})
-        self.folder.add_run(run)
+        self.folder.add_run(RunSpec.model_validate(run))
         return run
 
     def _config(self, run: dict[str, Any]) -> dict[str, Any]:

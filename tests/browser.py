@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
-"""Seconds after which a browser that does not answer has failed."""
+from waiting import PATIENT_S
 
 
 class Refused(AssertionError):
@@ -70,7 +69,7 @@ class Browser:
             {"sessionId": session} if session else {}
         )
         os.write(self._commands, json.dumps(message).encode() + b"\0")
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + PATIENT_S
         while time.monotonic() < limit:
             for told in self.read():
                 if told.get("id") == number:
@@ -121,7 +120,7 @@ class Browser:
     def close(self) -> None:
         """End the process."""
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=PATIENT_S)
         os.close(self._commands)
         os.close(self._answers)
 
@@ -164,7 +163,7 @@ class Page:
             )
         return told["result"].get("value")
 
-    def wait(self, condition: str, limit: float = 30.0) -> None:
+    def wait(self, condition: str, limit: float = PATIENT_S) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + limit
         while True:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 # Before anything imports torch or numpy: tests share few cores, and 1 and 2 threads give other
 # bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Neither the terminal nor the settings of the person who runs the tests decide what is printed.
+for _name in (
+    *("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"),
+    *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "ANDREA_RUNS"),
+):
+    os.environ.pop(_name, None)
 
 VOCABULARY = [
     "the",
@@ -47,6 +55,32 @@ def _one_thread() -> Iterator[None]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _as_in_the_foreground() -> Iterator[None]:
+    """Signals end tests and their children as they end what runs in the foreground: a shell starts
+    what it puts into the background with SIGINT ignored, and children inherit that.
+    """
+    ignored = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is signal.SIG_IGN]
+    for number in ignored:
+        default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, default)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_mirrors() -> Iterator[None]:
+    """Mirrors do not say that they are still writing: how long that takes is the machine's affair.
+    Tests of what they say then choose a time of their own.
+    """
+    from andrea.tracking import mirror
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mirror, "SAY_S", 3600.0)
+        yield
 
 
 @pytest.fixture(scope="session")

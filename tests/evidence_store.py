@@ -6,9 +6,9 @@ from typing import Any
 
 from analysis_store import TOKENS, Writer
 
-from andrea.verdict.records import METHOD
-from andrea.verdict.rulers import tokens_saved
+from andrea.verdict.judgement import METHOD
 from andrea.verdict.seeds import replication_seed
+from andrea.verdict.tokens_saved import convert_to_tokens
 
 ASKED = {"controls": True, "confirm": True, "equal": ["flops"]}
 SPEED = {
@@ -153,7 +153,7 @@ def with_evidence(
     told = writer.folder.read("verdict.json")
     pairs = {d["seed"]: d["difference"] for d in told["verdicts"][0]["differences"]}
     half = {d["seed"]: d["difference"] for d in told["controls"]["ruler"]["differences"]}
-    saved = tokens_saved(pairs, half, None, 0.05, budget=TOKENS).to_dict()
+    saved = convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS).to_dict()
     told |= {
         "tokens_saved": {"post": saved},
         "confirmation": confirmation or confirmed(writer),

@@ -4,7 +4,9 @@ Compiled once for each text and compiler, into a folder of the user's cache. Nee
 and g++ 12 or newer.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -12,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from andrea.kernels import source
+from andrea.kernels import launch_plans, source
 
 SHIM = Path(__file__).parent / "shim" / "cuda_host_shim.h"
 ORDERS = (0, 1, 2, 3)
@@ -31,7 +33,7 @@ SANITIZE = (
     "-fno-omit-frame-pointer",
     "-g1",
 )
-HOPPER = source.Limits(232448, 4)
+HOPPER = launch_plans.DeviceLimits(232448, 4)
 Edit = Callable[[str], str]
 
 
@@ -63,12 +65,12 @@ def unit_of(module: str) -> tuple[str, ...]:
         wanted = f"act_{'_'.join(words[:-1])}_"
         return tuple(
             m
-            for m in source.modules(real)
+            for m in source.module_names(real)
             if m.startswith(wanted) and m.count("_") == module.count("_")
         )
     if family == "norm":  # the largest text
         return (module,)
-    return tuple(m for m in source.modules(real) if m.startswith(f"{family}_"))
+    return tuple(m for m in source.module_names(real) if m.startswith(f"{family}_"))
 
 
 def cache_folder() -> Path:
@@ -95,28 +97,44 @@ def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> P
     Args:
         keep: False compiles into a temporary folder that the caller removes (the library's parent).
     """
-    command = [
-        "g++",
-        "-x",
-        "c++",
-        "-std=c++20",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-w",
-        "-fvisibility=hidden",
-        *options,
-    ]
-    key = "\0".join([text, SHIM.read_text(encoding="utf-8"), _compiler(), *command])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-w", "-fvisibility=hidden", *options]
+    shim = SHIM.read_text(encoding="utf-8")
+    digest = _digest(text, shim, *command)
     folder = cache_folder() if keep else Path(tempfile.mkdtemp(prefix="andrea-shim-"))
     library = folder / f"{digest}.so"
-    if library.exists():
-        return library
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "kernels.so"
+    with _alone(folder / f"{digest}.lock"):  # several processes of tests may want one library
+        if not library.exists():
+            header = _precompiled(shim, command)
+            command += ["-x", "c++", "-shared", "-include", str(header), "-"]
+            _write_by(command, library, text)
+    return library
+
+
+def _precompiled(shim: str, command: Sequence[str]) -> Path:
+    """The shim beside its precompiled form, which g++ takes instead: half of the time that it needs
+    for a text goes into the standard library's headers.
+    """
+    folder = cache_folder() / _digest(shim, *command)
+    folder.mkdir(exist_ok=True)
+    header = folder / SHIM.name
+    precompiled = header.with_suffix(".h.gch")
+    with _alone(folder / "lock"):
+        if not precompiled.exists():
+            header.write_text(shim, encoding="utf-8")
+            _write_by([*command, "-x", "c++-header", str(header)], precompiled)
+    return header
+
+
+def _write_by(command: Sequence[str], path: Path, text: str = "") -> None:
+    """Have g++ write a file, which appears whole or not at all; the text is its standard input.
+
+    Raises:
+        KernelError: it refuses the text.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made = Path(scratch) / path.name
         done = subprocess.run(
-            [*command, "-include", str(SHIM), "-o", str(made), "-"],
+            [*command, "-o", str(made)],
             input=text,
             capture_output=True,
             text=True,
@@ -124,8 +142,19 @@ def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> P
         )
         if done.returncode:
             raise KernelError(f"g++ refuses the kernels:\n{done.stderr[:4000]}")
-        made.replace(library)
-    return library
+        made.replace(path)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join([_compiler(), *parts]).encode()).hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of this name; it is dropped with the process."""
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def text_of(modules: Iterable[str]) -> str:
@@ -133,7 +162,7 @@ def text_of(modules: Iterable[str]) -> str:
     from importlib.resources import files
 
     common = (files("andrea.kernels") / "rt.cuh").read_text(encoding="utf-8")
-    return common + "".join(source.body(module) for module in modules)
+    return common + "".join(source.module_body(module) for module in modules)
 
 
 def opened(path: Path) -> Any:
@@ -188,7 +217,7 @@ class HostBackend:
     def __init__(
         self,
         order: int = 0,
-        limits: source.Limits = HOPPER,
+        limits: launch_plans.DeviceLimits = HOPPER,
         *,
         sanitize: bool = False,
         edit: Mapping[str, Edit] | None = None,
@@ -240,7 +269,7 @@ class HostBackend:
         if grid == 0:
             return
         call(
-            self.library(source.module(name)),
+            self.library(source.module_of(name)),
             name,
             grid,
             block,
@@ -250,11 +279,13 @@ class HostBackend:
             blocks,
         )
 
-    def run(self, plan: source.Launch, values: dict[str, Any], **keywords: Any) -> None:
+    def load_modules(self, modules: Sequence[str]) -> None:
+        """Nothing: a launch compiles what it needs, a whole unit at once."""
+
+    def run(self, plan: launch_plans.LaunchPlan, values: dict[str, Any], **keywords: Any) -> None:
         """`launch` of a plan with named arguments."""
-        self.launch(
-            plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values), **keywords
-        )
+        arguments = launch_plans.pack_arguments(plan, values)
+        self.launch(plan.kernel, plan.grid, plan.block, plan.shared_bytes, arguments, **keywords)
 
 
 _C_TYPES = {

@@ -16,10 +16,12 @@ from analysis_store import Writer, finished, swept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
+from waiting import PATIENT_S
 
 from andrea.analysis.load import Study, load
 from andrea.analysis.tables import cache, column_file, parsing
 from andrea.errors import UserError, warn
+from andrea.records.run import RunSpec
 from andrea.store.files import write_json
 
 TABLES = ("runs", "curves", "layers", "documents")
@@ -165,7 +167,8 @@ def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_tw
     copy: Writer,
 ) -> None:
     plan = next(run for run in copy.folder.runs() if run["phase"] == "replicate")
-    copy.folder.add_run(plan | {"phase": "budget", "why": "equal flops"})
+    moved = plan | {"phase": "budget", "why": "equal flops"}
+    copy.folder.add_run(RunSpec.model_validate(moved))
     curves = read(copy).curves
     twice = curves[curves["run_id"] == plan["run_id"]]
     assert twice["phase"].value_counts().to_dict() == {"replicate": 111, "budget": 111}
@@ -316,7 +319,7 @@ def test_processes_that_build_at_once_read_the_same(copy: Writer) -> None:
     )
     command = [sys.executable, "-c", program, copy.folder.path.name, str(copy.store.root)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = {process.communicate(timeout=60)[0] for process in started}
+    answers = {process.communicate(timeout=PATIENT_S)[0] for process in started}
     study = read(copy)
     told = f"{len(study.curves)} {float(study.curves['loss'].sum())!r} {len(study.layers)} {len(study.documents)}\n"
     assert answers == {told}

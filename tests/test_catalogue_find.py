@@ -10,7 +10,13 @@ import pytest
 
 import andrea
 from andrea import catalogue
-from andrea.catalogue import entries, find, load_user_variants, names, title
+from andrea.catalogue import (
+    entry_names,
+    find_file,
+    list_entries,
+    load_user_variants,
+    read_title,
+)
 from andrea.errors import UserError
 from andrea.model import registry
 from andrea.study.question.ablation import Ablation
@@ -29,15 +35,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_shipped_ablations_are_found_from_any_folder(elsewhere: Path) -> None:
     assert {"norm-placement", "norm-placement-deep", "activation", "mlp-ratio"} <= set(
-        names("ablations")
+        entry_names("ablations")
     )
-    assert {"lr", "lr-wd", "lr-warmup"} <= set(names("sweeps"))
-    assert find("ablations", "activation") == SHIPPED / "ablations" / "activation.yaml"
+    assert {"lr", "lr-wd", "lr-warmup"} <= set(entry_names("sweeps"))
+    assert find_file("ablations", "activation") == SHIPPED / "ablations" / "activation.yaml"
 
 
 def test_in_a_checkout_shipped_things_are_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SHIPPED)
-    assert {entry.origin for entry in entries("ablations")} == {"shipped"}
+    assert {entry.origin for entry in list_entries("ablations")} == {"shipped"}
 
 
 def test_the_working_folder_comes_first_and_hiding_a_shipped_name_is_said(
@@ -45,11 +51,11 @@ def test_the_working_folder_comes_first_and_hiding_a_shipped_name_is_said(
 ) -> None:
     (elsewhere / "ablations" / "mine.yaml").write_text("question: Mine?\n")
     (elsewhere / "ablations" / "activation.yaml").write_text("question: Ours?\n")
-    assert find("ablations", "mine") == elsewhere / "ablations" / "mine.yaml"
+    assert find_file("ablations", "mine") == elsewhere / "ablations" / "mine.yaml"
     assert capsys.readouterr().err == ""
-    assert find("ablations", "activation") == elsewhere / "ablations" / "activation.yaml"
+    assert find_file("ablations", "activation") == elsewhere / "ablations" / "activation.yaml"
     assert "hides the shipped activation" in capsys.readouterr().err
-    found = {entry.name: entry for entry in entries("ablations")}
+    found = {entry.name: entry for entry in list_entries("ablations")}
     assert (found["mine"].origin, found["mine"].shadows, found["mine"].title) == (
         "here",
         False,
@@ -60,21 +66,21 @@ def test_the_working_folder_comes_first_and_hiding_a_shipped_name_is_said(
 
 def test_a_path_is_a_path(elsewhere: Path) -> None:
     (elsewhere / "x.yaml").write_text("question: x\n")
-    assert find("ablations", "x.yaml") == Path("x.yaml")
-    assert find("ablations", str(elsewhere / "x.yaml")) == elsewhere / "x.yaml"
+    assert find_file("ablations", "x.yaml") == Path("x.yaml")
+    assert find_file("ablations", str(elsewhere / "x.yaml")) == elsewhere / "x.yaml"
     with pytest.raises(UserError, match=r"no file .*y\.yaml; did you mean 'x\.yaml'\?"):
-        find("ablations", "y.yaml")
+        find_file("ablations", "y.yaml")
     with pytest.raises(UserError, match="is a folder"):
-        find("ablations", f"{elsewhere}/ablations")
+        find_file("ablations", f"{elsewhere}/ablations")
 
 
 def test_an_unknown_name_is_met_with_the_closest(elsewhere: Path) -> None:
     with pytest.raises(
         UserError, match=r"no ablation 'norm-placment'.*did you mean 'norm-placement'"
     ):
-        find("ablations", "norm-placment")
+        find_file("ablations", "norm-placment")
     with pytest.raises(UserError, match=r"no sweep 'zzz'.*there are lr, lr-warmup, lr-wd"):
-        find("sweeps", "zzz")
+        find_file("sweeps", "zzz")
 
 
 def test_a_wheel_holds_its_content_inside_the_package(
@@ -85,14 +91,14 @@ def test_a_wheel_holds_its_content_inside_the_package(
     (package / "content" / "sweeps").mkdir(parents=True)
     (package / "content" / "sweeps" / "own.yaml").write_text("question: q\n")
     monkeypatch.setattr(andrea, "__file__", str(package / "__init__.py"))
-    assert names("sweeps") == ["own"]
+    assert entry_names("sweeps") == ["own"]
 
 
 def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("question: >-\n  Two\n  lines?\nnonsense: 1\n")
     (tmp_path / "b.yaml").write_text("question: [")
     (tmp_path / "c.py").write_text('"""What it makes.\n\nMore."""\n')
-    assert [title(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.py", "d.yaml")] == [
+    assert [read_title(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.py", "d.yaml")] == [
         "Two lines?",
         "",
         "What it makes.",
@@ -102,9 +108,9 @@ def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
 
 def test_the_catalogue_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from andrea.catalogue import entries; from andrea.study.question.ablation "
+        "import sys; from andrea.catalogue import list_entries; from andrea.study.question.ablation "
         "import Ablation; "
-        "[Ablation.load(e.path) for e in entries('ablations')]; "
+        "[Ablation.load(e.path) for e in list_entries('ablations')]; "
         "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in "
         "sys.modules])"
     )

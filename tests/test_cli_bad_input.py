@@ -202,13 +202,13 @@ def test_a_refused_command_takes_away_only_what_it_made(here):
     """Two commands in one new runs folder: the refused one must not delete what the other is
     preparing.
     """
-    from andrea.cli.stores import starting
+    from andrea.cli.stores import starting_store
     from andrea.errors import UserError
 
     runs = here / "new" / "runs"
     theirs = runs / "data" / ".ab.new" / "train.bin"
-    with pytest.raises(UserError), starting(runs):
-        with starting(runs):
+    with pytest.raises(UserError), starting_store(runs):
+        with starting_store(runs):
             theirs.parent.mkdir(parents=True)
             theirs.write_bytes(b"tokens")
         raise UserError("a bad text")
@@ -260,10 +260,13 @@ def test_a_second_command_on_a_live_study_is_refused(here):
     folder = freeze(
         plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store
     )
-    hold = "import fcntl,sys,time; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); time.sleep(60)"
+    hold = "import fcntl,sys; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); sys.stdin.read()"
     lock = folder.path / "lock"
     holder = subprocess.Popen(
-        [sys.executable, "-c", hold, str(lock)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", hold, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert holder.stdout.readline() == "held\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 from andrea.config import parse_value
@@ -212,7 +213,7 @@ def shelled(here):
             env={**os.environ, "A": f"{sys.executable} {script}", **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENT_S,
         )
 
     return run

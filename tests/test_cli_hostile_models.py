@@ -22,7 +22,7 @@ from andrea.model.folder import save_model
 from andrea.model.gpt import build_model
 from andrea.model.hf.convert import export_hf
 from andrea.model.registry import VARIANTS
-from andrea.model.size_matching import fit
+from andrea.model.size_matching import fit_setting
 
 SMALL = ModelConfig(vocab_size=256, context=8, d_model=16, n_layer=1, n_head=2)
 TURNED = ModelConfig(
@@ -97,7 +97,7 @@ def test_a_number_that_float32_cannot_compute_with_is_refused(
 
 
 def test_a_size_is_matched_up_to_the_largest_that_there_is() -> None:
-    fitted = fit(SMALL, 1e30, "params", "n_layer")
+    fitted = fit_setting(SMALL, 1e30, "params", "n_layer")
     assert fitted is not None and fitted.became == HUGE
 
 
@@ -219,7 +219,7 @@ def test_a_target_that_cannot_be_made_is_refused(here: Path, out: str) -> None:
 )
 def test_a_damaged_description_of_a_tokenizer_is_said(description: dict[str, Any]) -> None:
     with pytest.raises(StudyError, match="the description of the tokenizer is damaged"):
-        tokenizers.load(description)
+        tokenizers.make_tokenizer(description)
 
 
 MINE = """

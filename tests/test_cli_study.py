@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 
@@ -54,7 +55,7 @@ def arguments(*own, tokens=None):
     return [*own, "--set", "data.source=text:book.txt", "--wandb", "off", *budget]
 
 
-def run(place, *own, timeout=240, **more):
+def run(place, *own, timeout=500, **more):
     return subprocess.run(
         [*ANDREA, *arguments(*own, **more)],
         cwd=place,
@@ -130,7 +131,7 @@ def test_a_sweep_finds_the_variants_beside_it(place, monkeypatch):
 
 
 def test_failed_runs_are_counted_and_end_with_1(place, monkeypatch):
-    from andrea.study.desk import FailedRun, Summary
+    from andrea.study.session import FailedRun, Summary
 
     failed = FailedRun("ab" * 32, "relu", "tune", "RuntimeError: broken")
     monkeypatch.setattr("andrea.study.controller.run_study", lambda *_: Summary(False, [failed]))
@@ -144,7 +145,7 @@ def test_failed_runs_are_counted_and_end_with_1(place, monkeypatch):
 
 
 def test_a_tracker_or_a_report_that_breaks_costs_a_warning_and_not_the_study(place, monkeypatch):
-    from andrea.study.desk import Summary
+    from andrea.study.session import Summary
 
     def broken(*_, **__):
         raise RuntimeError("no such thing")
@@ -206,7 +207,7 @@ def test_a_sweep_ends_in_trials_and_the_best_config_to_copy(place):
 
 
 @pytest.mark.slow
-def test_s29_s40_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
+def test_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
     command = [
         *ANDREA,
         *arguments("ablate", "mine.yaml", "--slots", "2", tokens=64_000),
@@ -221,7 +222,7 @@ def test_s29_s40_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place
             if line.startswith("[1/8]"):
                 break
         work.send_signal(signal.SIGINT)
-        _, said = work.communicate(timeout=30)
+        _, said = work.communicate(timeout=PATIENT_S)
     finally:
         work.kill()
     assert work.returncode == 130

@@ -215,7 +215,7 @@ def test_a_model_folder_is_traced_with_the_tokenizer_in_it_or_over_bytes(tmp_pat
     assert "it has no tokenizer.json" in refused("abc", "--run", str(tmp_path / "words"))
     from andrea.data.tokenizers import train_bpe
 
-    tokenizer = train_bpe([generated_text(500)], 290).describe()["tokenizer"]
+    tokenizer = train_bpe([generated_text(500)], 290).to_dict()["tokenizer"]
     (tmp_path / "words" / "tokenizer.json").write_text(json.dumps(tokenizer))
     found = json.loads(trace("the people", "--run", str(tmp_path / "words"), "--json").stdout)
     assert [one["text"] for one in found["tokens"]][-1].endswith("people")

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from andrea.data.batches import (
     EvalSet,
-    batch,
-    epochs,
-    evaluation,
-    offsets,
+    batch_offsets,
+    epochs_trained,
+    evaluation_set,
     require_batches,
+    training_batch,
     unique_tokens,
 )
 from andrea.data.config import DataConfig
 from andrea.data.prepare import prepare
-from andrea.data.prepared import Prepared
+from andrea.data.prepared import CorpusMeta, Prepared
 from andrea.errors import UserError
 
 T = 16
@@ -45,52 +45,52 @@ def judged(
     cfg = DataConfig.model_validate(
         {"eval_part": part, "eval_tokens": tokens, "curve_tokens": curve}
     )
-    return evaluation(prepared, cfg, T)
+    return evaluation_set(prepared, cfg, T)
 
 
-def test_s1_s2_batch_k_depends_on_seed_k_and_shape_alone(prepared: Prepared) -> None:
-    forward = [batch(prepared, 5, k, 4, T) for k in range(20)]
-    again = {k: batch(prepared, 5, k, 4, T) for k in reversed(range(20))}
+def test_batch_k_depends_on_seed_k_and_shape_alone(prepared: Prepared) -> None:
+    forward = [training_batch(prepared, 5, k, 4, T) for k in range(20)]
+    again = {k: training_batch(prepared, 5, k, 4, T) for k in reversed(range(20))}
     for k, (x, y) in enumerate(forward):
         assert np.array_equal(x, again[k][0]) and np.array_equal(y, again[k][1])
         assert x.shape == y.shape == (4, T) and x.dtype == y.dtype == np.int64
         assert np.array_equal(x[:, 1:], y[:, :-1])
     assert len({x.tobytes() for x, _ in forward}) == 20
-    assert not np.array_equal(batch(prepared, 6, 0, 4, T)[0], forward[0][0])
+    assert not np.array_equal(training_batch(prepared, 6, 0, 4, T)[0], forward[0][0])
 
 
 def test_batches_owe_nothing_to_the_global_generator(prepared: Prepared) -> None:
     np.random.seed(0)
-    first = batch(prepared, 1, 0, 4, T)[0]
+    first = training_batch(prepared, 1, 0, 4, T)[0]
     np.random.seed(1)
-    assert np.array_equal(batch(prepared, 1, 0, 4, T)[0], first)
+    assert np.array_equal(training_batch(prepared, 1, 0, 4, T)[0], first)
 
 
 def test_a_batch_reads_the_train_part_and_reaches_both_its_ends() -> None:
-    drawn = np.concatenate([offsets(T + 3, 1, k, 8, T) for k in range(50)])
+    drawn = np.concatenate([batch_offsets(T + 3, 1, k, 8, T) for k in range(50)])
     assert set(drawn) == {0, 1, 2}
 
 
 def test_every_batch_is_a_stretch_of_the_train_part(prepared: Prepared) -> None:
     train = prepared.tokens("train").tobytes()
-    x, y = batch(prepared, 2, 7, 6, T)
+    x, y = training_batch(prepared, 2, 7, 6, T)
     for row, target in zip(x, y, strict=True):
         assert np.append(row, target[-1]).astype("<u2").tobytes() in train
 
 
 def test_offsets_of_golden_batches_never_change() -> None:
-    assert offsets(10_000, 1, 0, 4, 64).tolist() == GOLDEN[0]
-    assert offsets(10_000, 1, 1, 4, 64).tolist() == GOLDEN[1]
+    assert batch_offsets(10_000, 1, 0, 4, 64).tolist() == GOLDEN[0]
+    assert batch_offsets(10_000, 1, 1, 4, 64).tolist() == GOLDEN[1]
 
 
-def test_s16_evaluation_is_the_same_every_time_and_ignores_the_seed(prepared: Prepared) -> None:
+def test_evaluation_is_the_same_every_time_and_ignores_the_seed(prepared: Prepared) -> None:
     first, second = judged(prepared), judged(prepared)
     assert first.digest == second.digest
     assert np.array_equal(first.x, second.x) and np.array_equal(first.y, second.y)
     assert first.x.shape == (20, T)
 
 
-def test_s70_tuning_and_verdict_are_judged_on_different_text(prepared: Prepared) -> None:
+def test_tuning_and_verdict_are_judged_on_different_text(prepared: Prepared) -> None:
     tune, verdict = judged(prepared, "tune"), judged(prepared, "verdict")
     assert tune.digest != verdict.digest
     assert set(tune.names).isdisjoint(verdict.names)
@@ -100,7 +100,7 @@ def test_s70_tuning_and_verdict_are_judged_on_different_text(prepared: Prepared)
 
 def test_windows_are_whole_and_no_target_is_judged_twice(prepared: Prepared) -> None:
     everything = judged(prepared, tokens=10**9)
-    length = prepared.meta["tokens"]["verdict"]
+    length = prepared.meta.tokens["verdict"]
     targets = (everything.starts[:, None] + 1 + np.arange(T)).ravel()
     assert len(everything.starts) == (length - 1) // T
     assert len(np.unique(targets)) == targets.size
@@ -159,18 +159,18 @@ def test_unigram_loss_is_that_of_an_independent_count(prepared: Prepared) -> Non
 
 
 def test_unique_tokens_are_those_an_explicit_set_holds(prepared: Prepared) -> None:
-    length = prepared.meta["tokens"]["train"]
+    length = prepared.meta.tokens["train"]
     for steps in (0, 1, 7, 200):
         seen: set[int] = set()
         for k in range(steps):
-            for start in offsets(length, 4, k, 3, T):
+            for start in batch_offsets(length, 4, k, 3, T):
                 seen.update(range(start + 1, start + 1 + T))
         assert unique_tokens(prepared, 4, steps, 3, T) == len(seen)
-    assert epochs(prepared, 2 * length) == 2.0
+    assert epochs_trained(prepared, 2 * length) == 2.0
 
 
 def test_a_text_shorter_than_one_batch_is_refused_with_both_numbers(prepared: Prepared) -> None:
-    length = prepared.meta["tokens"]["train"]
+    length = prepared.meta.tokens["train"]
     require_batches(prepared, 1, 4)
     require_batches(prepared, (length - 1) // T, T)
     with pytest.raises(
@@ -178,11 +178,11 @@ def test_a_text_shorter_than_one_batch_is_refused_with_both_numbers(prepared: Pr
         match=rf"the train part has {length} tokens, one batch of .* needs {length * T + 1}",
     ):
         require_batches(prepared, length, T)
-    short = min(prepared.meta["tokens"]["tune"], prepared.meta["tokens"]["verdict"])
+    short = min(prepared.meta.tokens["tune"], prepared.meta.tokens["verdict"])
     with pytest.raises(UserError, match=f"part has {short} tokens, one window"):
         require_batches(prepared, 1, short)
     with pytest.raises(UserError, match="one window"):
-        evaluation(prepared, DataConfig(), prepared.meta["tokens"]["verdict"])
+        evaluation_set(prepared, DataConfig(), prepared.meta.tokens["verdict"])
 
 
 def resident() -> int:
@@ -190,13 +190,14 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_s18_memory_does_not_grow_with_the_memory_map(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_memory_map(tmp_path: Path) -> None:
     size = 200_000_000
     with (tmp_path / "train.bin").open("wb") as file:
         file.truncate(size)
-    prepared = Prepared(tmp_path, {"dtype": "<u2", "tokens": {"train": size // 2}})
-    batch(prepared, 1, 0, 64, 64)
+    meta = CorpusMeta.model_construct(dtype="<u2", tokens={"train": size // 2})
+    prepared = Prepared(tmp_path, meta)
+    training_batch(prepared, 1, 0, 64, 64)
     before = resident()
     for k in range(400):
-        batch(prepared, 1, k, 64, 64)
+        training_batch(prepared, 1, k, 64, 64)
     assert resident() - before < 20_000_000

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import PATIENT_S
 
-from andrea.data import index
 from andrea.data import prepare as room
 from andrea.data import prepared as prepared_module
 from andrea.data.config import DataConfig
 from andrea.data.prepare import fingerprint, prepare
 from andrea.data.prepared import Prepared, load_tokenizer, open_prepared, require_vocab
+from andrea.data.sources import index
 from andrea.data.split import PARTS
 from andrea.errors import StudyError, UserError
 
@@ -70,17 +71,16 @@ def test_counts_are_the_counts_of_the_text(tmp_path: Path) -> None:
     cfg = corpus(tmp_path / "texts").model_copy(update={"tokenizer": "char"})
     prepared = prepare(cfg, tmp_path / "runs")
     texts = [path.read_text() for path in (tmp_path / "texts").iterdir()]
-    assert prepared.meta["documents"] == 40
-    assert prepared.meta["bytes"] == sum(len(t.encode()) for t in texts)
-    assert (
-        prepared.meta["characters"] == sum(map(len, texts)) == sum(prepared.meta["tokens"].values())
-    )
+    assert prepared.meta.documents == 40
+    assert prepared.meta.bytes == sum(len(t.encode()) for t in texts)
+    assert prepared.meta.characters == sum(map(len, texts)) == sum(prepared.meta.tokens.values())
     for part in PARTS:
         tokens = prepared.tokens(part)
-        assert prepared.meta["tokens"][part] == len(tokens)
-        assert prepared.meta["parts"][part]["bytes"] == prepared.token_bytes()[tokens].sum()
+        assert prepared.meta.tokens[part] == len(tokens)
+        assert prepared.meta.parts[part].bytes == prepared.token_bytes()[tokens].sum()
     assert np.array_equal(
-        prepared.unigram(), np.bincount(prepared.tokens("train"), minlength=prepared.vocab_size)
+        prepared.unigram_counts(),
+        np.bincount(prepared.tokens("train"), minlength=prepared.vocab_size),
     )
 
 
@@ -91,7 +91,7 @@ def test_bpe_learns_from_the_train_part_only(tmp_path: Path) -> None:
         (tmp_path / "texts" / name).write_text(f"quite another text about {name} " * 50)
     second = prepare(cfg, tmp_path / "runs")
     assert second.fingerprint != first.fingerprint
-    assert load_tokenizer(second).describe() == load_tokenizer(first).describe()
+    assert load_tokenizer(second).to_dict() == load_tokenizer(first).to_dict()
 
 
 def test_the_fingerprint_follows_what_determines_the_tokens_and_nothing_else(
@@ -117,7 +117,7 @@ def test_a_second_call_finds_the_folder_and_writes_nothing(
     notes: list[str] = []
     first = prepare(cfg, tmp_path / "runs", lambda note, share: notes.append(note))
     assert "encoding train" in notes
-    monkeypatch.setattr(room, "_build", lambda *args: pytest.fail("prepared twice"))
+    monkeypatch.setattr(room, "_write_corpus", lambda *args: pytest.fail("prepared twice"))
     assert prepare(cfg, tmp_path / "runs").meta == first.meta == open_prepared(first.folder).meta
     assert first.folder == tmp_path / "runs" / "data" / fingerprint(cfg)
 
@@ -200,7 +200,7 @@ def test_a_copied_cache_is_checked_in_full_and_found_whole(
     first = prepare(cfg, tmp_path / "runs")
     os.utime(first.folder / "train.bin")
     seen = reads(monkeypatch)
-    monkeypatch.setattr(room, "_build", lambda *args: pytest.fail("prepared twice"))
+    monkeypatch.setattr(room, "_write_corpus", lambda *args: pytest.fail("prepared twice"))
     assert prepare(cfg, tmp_path / "runs").meta == first.meta
     assert seen.count("train.bin") == 1 and "tune.bin" not in seen
 
@@ -222,7 +222,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, damage: str) -> None:
     elif damage == "torn meta":
         meta.write_text(meta.read_text()[:40])
     elif damage == "old format":
-        meta.write_text(json.dumps({**prepared.meta, "format": 0}))
+        meta.write_text(json.dumps({**prepared.meta.model_dump(), "format": 0}))
     else:
         tokens.unlink()
     if damage != "flipped":
@@ -274,9 +274,9 @@ def test_two_commands_at_once_prepare_once(tmp_path: Path) -> None:
     ]
     for worker in workers:
         worker.start()
-    results = [out.get(timeout=30) for _ in workers]
+    results = [out.get(timeout=PATIENT_S) for _ in workers]
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(PATIENT_S)
     assert len({(name, total) for name, _, total in results}) == 1
     assert sorted(built for _, built, _ in results) == [False, True]
 
@@ -287,10 +287,10 @@ def test_more_than_65535_tokens_take_four_bytes_each(tmp_path: Path) -> None:
     cfg = DataConfig(source=f"text:{tmp_path}/all.txt", tokenizer="char")
     prepared = prepare(cfg, tmp_path / "runs")
     assert prepared.vocab_size == len(points) > 65_535
-    assert prepared.meta["dtype"] == "<u4"
+    assert prepared.meta.dtype == "<u4"
     assert (
         text_of(prepared, "verdict")
-        == "".join(map(chr, points))[-prepared.meta["tokens"]["verdict"] :]
+        == "".join(map(chr, points))[-prepared.meta.tokens["verdict"] :]
     )
 
 
@@ -318,7 +318,7 @@ def test_a_text_that_the_caller_refuses_leaves_nothing_and_whoever_waits_for_it_
     waiting = threading.Thread(target=prepare, args=(cfg, tmp_path / "runs"))
 
     def refuse(prepared: Prepared) -> None:
-        assert prepared.meta["tokens"]["train"] > 0
+        assert prepared.meta.tokens["train"] > 0
         waiting.start()
         time.sleep(0.3)
         raise UserError("too short for this model")

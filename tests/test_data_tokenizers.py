@@ -17,8 +17,8 @@ from andrea.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
-    load,
-    pieces,
+    make_tokenizer,
+    split_pieces,
     train_bpe,
 )
 from andrea.errors import UserError
@@ -58,14 +58,14 @@ def test_characters_come_back_as_the_text_they_were(text: str) -> None:
 )
 @settings(deadline=None)
 def test_encoding_a_text_in_pieces_gives_the_tokens_of_the_whole(text: str) -> None:
-    cut = list(pieces(text, 5))
+    cut = list(split_pieces(text, 5))
     assert "".join(cut) == text
     assert [i for piece in cut for i in BPE.encode(piece)] == list(BPE.encode(text))
 
 
 def test_a_long_text_without_white_space_stays_one_piece() -> None:
-    assert list(pieces("x" * 100, 10)) == ["x" * 100]
-    assert list(pieces("", 10)) == []
+    assert list(split_pieces("x" * 100, 10)) == ["x" * 100]
+    assert list(split_pieces("", 10)) == []
 
 
 def test_bpe_has_exactly_the_tokens_asked_for_and_the_end_of_text_among_them() -> None:
@@ -92,7 +92,7 @@ def test_training_gives_the_same_tokens_in_every_process() -> None:
     code = (
         "import hashlib, json; from andrea.data.tokenizers import train_bpe; "
         f"text = ' '.join(w for w in {WORDS!r} for _ in range(5)); "
-        "print(hashlib.sha256(json.dumps(train_bpe([text], 320).describe()).encode()).hexdigest())"
+        "print(hashlib.sha256(json.dumps(train_bpe([text], 320).to_dict()).encode()).hexdigest())"
     )
     digests = {
         subprocess.run(
@@ -120,7 +120,7 @@ def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
     "tokenizer", [ByteTokenizer(), CharTokenizer(TEXT), BPE], ids=["byte", "char", "bpe"]
 )
 def test_a_described_tokenizer_is_the_same_tokenizer(tokenizer: Tokenizer) -> None:
-    again = load(tokenizer.describe())
+    again = make_tokenizer(tokenizer.to_dict())
     assert type(again) is type(tokenizer) and again.vocab_size == tokenizer.vocab_size
     assert np.array_equal(again.encode(TEXT), tokenizer.encode(TEXT))
     assert np.array_equal(again.token_bytes(), tokenizer.token_bytes())

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig
-from andrea.model.folder import weights
+from andrea.model.folder import weights_of
 from andrea.model.gpt import build_model
-from andrea.model.hf.registry import choose, described
+from andrea.model.hf.registry import choose_architecture, write_config
 from andrea.model.hf.tensors import from_hf, to_hf
 from andrea.model.registry import VARIANTS
 
@@ -64,17 +64,17 @@ def accepted(settings: dict[str, Any]) -> bool:
     """
     try:
         cfg = ModelConfig(**settings)
-        architecture = choose(cfg)
+        architecture = choose_architecture(cfg)
     except (ValidationError, UserError):
         return False
     model = build_model(cfg).eval()
     randomise(model, 1)
-    said = described(architecture, cfg, "float32", None)
+    said = write_config(architecture, cfg, "float32", None)
     config = transformers.AutoConfig.for_model(said.pop("model_type"), **said)
     theirs = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager"
     ).eval()
-    tensors = to_hf(architecture, cfg, weights(model))
+    tensors = to_hf(architecture, cfg, weights_of(model))
     missing, unexpected = theirs.load_state_dict(tensors, strict=False)
     assert not unexpected and missing == (["lm_head.weight"] if cfg.tied else [])
     tokens = tokens_for(cfg, 2)
@@ -87,7 +87,7 @@ def accepted(settings: dict[str, Any]) -> bool:
             msg=lambda m: f"{cfg!r}: {m}",
         )
     back = from_hf(architecture, cfg, tensors)
-    assert all(torch.equal(tensor, back[name]) for name, tensor in weights(model).items())
+    assert all(torch.equal(tensor, back[name]) for name, tensor in weights_of(model).items())
     return True
 
 

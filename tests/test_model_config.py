@@ -13,7 +13,7 @@ from torch import nn
 
 from andrea.config import build
 from andrea.errors import UserError
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.model.mlps import Mlp
@@ -27,7 +27,7 @@ SMALL = ModelConfig(vocab_size=11, context=6, d_model=12, n_layer=2, n_head=2, d
 class Square(Mlp):
     """A user's activation: x², in the house's MLP."""
 
-    kept = 2
+    saved_tensors = 2
 
     @classmethod
     def activation(cls) -> nn.Module:
@@ -94,7 +94,7 @@ def own_variants() -> Iterator[None]:
         VARIANTS[axis].update(names)
 
 
-def test_s11_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(UserError, match="d_modle: unknown; did you mean 'd_model'"):
         build(ModelConfig, {"d_modle": 8})
 
@@ -143,22 +143,22 @@ def test_a_ratio_may_be_written_as_a_fraction(written: Any) -> None:
 def test_a_users_own_activation_is_built_counted_and_described(own_variants: None) -> None:
     cfg = ModelConfig(**{**SMALL.model_dump(), "activation": "square"})
     model = build_model(cfg)
-    assert sum(p.numel() for p in model.parameters()) == accounting.total(cfg)
+    assert sum(p.numel() for p in model.parameters()) == count_parameters(cfg).total
     x = torch.randn(3, cfg.d_model)
     mlp: Any = model.blocks[0].mlp  # type: ignore[union-attr]
     torch.testing.assert_close(mlp(x), mlp.down(mlp.up(x) ** 2))
-    assert {row["name"] for row in describe(cfg)["rows"]} >= {"up.weight", "down.bias"}
+    assert {row.name for row in describe(cfg).rows} >= {"up.weight", "down.bias"}
 
 
 def test_a_variant_with_the_three_methods_and_no_base_class_is_enough(own_variants: None) -> None:
     cfg = ModelConfig(**{**SMALL.model_dump(), "activation": "plain", "norm": "scalar"})
     model = build_model(cfg)
-    assert sum(p.numel() for p in model.parameters()) == accounting.total(cfg)
+    assert sum(p.numel() for p in model.parameters()) == count_parameters(cfg).total
     described = describe(cfg)
-    row = next(row for row in described["rows"] if row["name"] == "mlp")
-    assert row["parameters"] == cfg.n_layer * cfg.d_model**2 == described["parameters"]["mlp"]
-    assert described["parameters"]["norms"] == 2 * cfg.n_layer + 1
-    assert described["memory"]["activations"] > 0
+    row = next(row for row in described.rows if row.name == "mlp")
+    assert row.parameters == cfg.n_layer * cfg.d_model**2 == described.parameters.mlp
+    assert described.parameters.norms == 2 * cfg.n_layer + 1
+    assert described.memory.activations > 0
     assert (
         model.final_norm.rescale.item() == 0.25
     )  # the init rule leaves a variant's own constants alone
@@ -169,7 +169,7 @@ def test_the_memory_that_is_shown_is_that_of_the_optimizer_that_is_asked_for(
     optimizer: str, numbers: int
 ) -> None:
     described = describe(ModelConfig(vocab_size=256), optimizer=optimizer)
-    assert described["memory"]["optimizer"] == 4 * numbers * described["total"]
+    assert described.memory.optimizer == 4 * numbers * described.parameters.total
 
 
 def test_registering_refuses_other_axes_other_classes_and_other_forms(own_variants: None) -> None:
@@ -188,7 +188,7 @@ def test_a_variant_that_cannot_be_loaded_is_the_users_to_mend(
 ) -> None:
     register("activation", "cube", target)
     with pytest.raises(UserError, match=f"activation 'cube': cannot load {target}"):
-        accounting.total(SMALL.model_copy(update={"activation": "cube"}))
+        count_parameters(SMALL.model_copy(update={"activation": "cube"}))
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
@@ -206,7 +206,7 @@ def test_the_final_norm_follows_the_placement_unless_it_is_asked_for(placement: 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_is_valid_and_described(preset: str) -> None:
     cfg = build(ModelConfig, PRESETS[preset])
-    assert describe(cfg, batch_size=2, preset=preset)["total"] > 0
+    assert describe(cfg, batch_size=2, preset=preset).parameters.total > 0
 
 
 def test_counting_and_describing_load_no_torch() -> None:

@@ -10,7 +10,7 @@ import torch
 from model_zoo import SMALL, some_tokens
 from torch import Tensor, nn
 
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters
 from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
@@ -199,7 +199,7 @@ class Flat:
 
 
 class Bare:
-    """Placement without a base class: sublayers on top of each other, no norm and no join of ours."""
+    """Placement without a base class: sublayers in sequence, no norm and no join of ours."""
 
     @staticmethod
     def build(cfg: ModelConfig) -> nn.Module:
@@ -256,20 +256,20 @@ def test_an_own_variant_is_built_counted_described_rehearsed_and_watched(
     cfg = ModelConfig(**{**SMALL, axis: part.__name__.lower()})
     rehearse(cfg, "arm mine")
     model, plain = build_model(cfg, 3), build_model(ModelConfig(**SMALL), 3)
-    assert sum(p.numel() for p in model.parameters()) == accounting.total(cfg)
+    assert sum(p.numel() for p in model.parameters()) == count_parameters(cfg).total
     described = describe(cfg, batch_size=2)
     assert (
-        sum(row["parameters"] for row in described["rows"] if row["depth"] == 0)
-        == described["total"]
+        sum(row.parameters for row in described.rows if row.depth == 0)
+        == described.parameters.total
     )
-    assert described["memory"]["activations"] > 0
+    assert described.memory.activations > 0
     tokens, targets = some_tokens(2, 8), some_tokens(2, 8, seed=1)
     assert not torch.equal(model(tokens), plain(tokens))
     changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 13
     torch.testing.assert_close(model(changed)[:, :5], model(tokens)[:, :5])
-    found = diagnostics.layers(model, tokens, targets)
-    assert len(found["grad_norm"]) == 2 and all(norm > 0 for norm in found["grad_norm"])
+    found = diagnostics.layer_statistics(model, tokens, targets)
+    assert len(found.grad_norm) == 2 and all(norm > 0 for norm in found.grad_norm)
     model(tokens, targets).mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     rates = set(lr_scales(model, cfg).values())
@@ -280,7 +280,7 @@ def test_all_of_ones_own_go_together(own: None) -> None:
     chosen = {axis: part.__name__.lower() for axis, part in OWN[:7]}
     cfg = ModelConfig(**{**SMALL, **chosen})
     rehearse(cfg, "arm mine")
-    assert sum(p.numel() for p in build_model(cfg).parameters()) == accounting.total(cfg)
+    assert sum(p.numel() for p in build_model(cfg).parameters()) == count_parameters(cfg).total
 
 
 def test_an_own_norm_stands_in_every_place(own: None) -> None:
@@ -292,5 +292,5 @@ def test_an_own_norm_stands_in_every_place(own: None) -> None:
     }
     cfg = ModelConfig(**{**SMALL, "norm": "maxnorm", **everywhere})
     rehearse(cfg, "arm mine")
-    assert accounting.parameters(cfg)["norms"] == (4 * 2 + 2) * 16
-    assert describe(cfg)["total"] == accounting.total(cfg)
+    assert count_parameters(cfg).norms == (4 * 2 + 2) * 16
+    assert describe(cfg).parameters.total == count_parameters(cfg).total

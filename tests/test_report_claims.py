@@ -176,7 +176,7 @@ def test_claims_that_nobody_measured_come_with_the_command_that_would(tmp_path: 
     assert "mlp_ratio 1 worse or unstable" in " ".join(listed["claimed"]), (
         "a bare number says nothing"
     )
-    claimed = [entry.name for entry in catalogue.entries("ablations") if claims_of(entry.path)]
+    claimed = [entry.name for entry in catalogue.list_entries("ablations") if claims_of(entry.path)]
     # The study is of its name, arms and rule: the same claim in other words.
     assert set(commands) == {f"andrea ablate {name}" for name in claimed} - {
         "andrea ablate norm-placement"
@@ -269,7 +269,7 @@ GOLDEN = "9d2375925974bcdf13d1c1e846345bc997a10f4bac4a2d42df95338afb068d00"
 
 
 def test_every_shipped_claim_says_what_would_support_it() -> None:
-    for entry in catalogue.entries("ablations"):
+    for entry in catalogue.list_entries("ablations"):
         spec = Ablation.load(entry.path)
         assert spec.claimed, f"{entry.name} has a claim and no rule"
 

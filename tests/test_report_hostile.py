@@ -7,7 +7,6 @@ import io
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 from analysis_store import Writer, finished
 from report_page import read_page
+from waiting import PATIENT_S
 
 from andrea.analysis.figures import marks
 from andrea.analysis.formats import machine
@@ -206,7 +206,6 @@ def test_a_watch_that_is_ended_leaves_a_page_that_stays_as_it_is(
         assert watching.stdout is not None and "built in" in watching.stdout.readline()
         page = writer.folder.path / "report" / "report.html"
         assert 'data-refresh="' in page.read_text()[:200]
-        time.sleep(0.2)
         watching.send_signal(ending)
-        assert watching.wait(60) == 130
+        assert watching.wait(PATIENT_S) == 130
     assert 'data-refresh="' not in page.read_text()[:200]

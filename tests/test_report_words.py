@@ -21,10 +21,10 @@ from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Callout, Figure, Report, Table
 from andrea.analysis.tables.summaries import still_falling
-from andrea.verdict.judge import judge
+from andrea.verdict.judge import judge_arms
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.rates import grid
-from andrea.verdict.records import ArmData
+from andrea.verdict.rates import rate_grid
+from andrea.verdict.replicates import ArmData
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -74,7 +74,7 @@ def never_trained(root: Path) -> Writer:
     """A study of which no tuning run trained."""
     writer = Writer(root)
     writer.tuning_loss = lambda arm, lr: None  # type: ignore[method-assign]
-    rates = grid(7, writer.rules["center"])
+    rates = rate_grid(7, writer.rules["center"])
     points = {
         arm: [writer._trial(arm, lr, "grid", i, {}) for i, lr in enumerate(rates)]
         for arm in writer.arms
@@ -92,7 +92,7 @@ def never_trained(root: Path) -> Writer:
         "choices.json", {arm: {**told, "points": points[arm]} for arm in writer.arms}
     )
     pre, post = (ArmData(arm, untrainable=True) for arm in writer.arms)
-    verdicts = [verdict.to_dict() for verdict in judge(Protocol(**writer.rules), pre, [post])]
+    verdicts = [verdict.to_dict() for verdict in judge_arms(Protocol(**writer.rules), pre, [post])]
     writer.folder.write(
         "verdict.json", {"verdicts": verdicts, "baseline": {}, "method": 1, "complete": True}
     )
@@ -248,7 +248,7 @@ def test_inconclusive_is_said_of_the_question_and_exploratory_once(tmp_path: Pat
 def test_midpoints_that_are_not_planned_yet_are_missing(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.tuning_loss = lambda arm, lr: 2.6 if arm == "pre" else None  # type: ignore[method-assign]
-    for number, lr in enumerate(grid(7, writer.rules["center"])):
+    for number, lr in enumerate(rate_grid(7, writer.rules["center"])):
         for arm in writer.arms:
             writer._trial(arm, lr, "grid", number, {})
     missing = words.what_is_missing(load(writer.folder, writer.store))

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from waiting import wait_until
 
 from andrea.store import processes
 
@@ -40,8 +41,7 @@ def test_children_are_found_whichever_thread_began_them_and_are_nobody_when_they
     assert child.pid in processes.children()
     assert processes.used_s(child.pid) is not None
     child.kill()
-    while processes.started(child.pid) is not None:
-        time.sleep(0.001)
+    wait_until(lambda: processes.started(child.pid) is None)
     assert processes.used_s(child.pid) is None, "ended, though nobody has waited for it"
     child.communicate()
     ended.set()

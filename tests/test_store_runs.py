@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENT_S, wait_until
 
 from andrea.errors import UserError
 from andrea.store import runs as runs_module
@@ -83,10 +83,12 @@ def test_s23_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
 
 def test_s27_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from andrea.store.runs import RunStore\n"
-        f"RunStore(Path(sys.argv[1])).claim('{RUN}'); print('held', flush=True); time.sleep(60)"
+        "import sys; from pathlib import Path; from andrea.store.runs import RunStore\n"
+        f"RunStore(Path(sys.argv[1])).claim('{RUN}'); print('held', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code, str(runs.root)], stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(runs.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
     lease = runs.lease(RUN)
     assert lease is not None and lease["pid"] == holder.pid
@@ -128,7 +130,7 @@ def test_s28_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the
         os.utime(lease, (1, 1))
     beats = [thread for thread in threading.enumerate() if thread.name == f"lease-{RUN[:6]}"]
     for thread in beats:
-        thread.join(timeout=10)
+        thread.join(PATIENT_S)
     assert not any(thread.is_alive() for thread in beats)
     first.release()
     assert lease.read_text() == theirs and lease.stat().st_mtime == 1
@@ -139,10 +141,7 @@ def test_a_held_lease_is_refreshed(runs: RunStore, monkeypatch: pytest.MonkeyPat
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     with runs.claim(RUN):
         os.utime(lease, (1, 1))
-        deadline = time.monotonic() + 10
-        while lease.stat().st_mtime == 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: lease.stat().st_mtime != 1)
     assert not lease.exists()
 
 

@@ -9,7 +9,7 @@ import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
 from andrea.store.files import read_json, write_json
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
 

@@ -4,13 +4,13 @@ ever.
 
 import os
 import signal
-import time
 from multiprocessing import forkserver
 
 import pytest
 import study_fakes as fakes
 from study_fakes import go, make_study, misbehave, outcome, trainings
-from test_study_executors import ended, local, one_job
+from test_study_executors import ended, local, next_end, one_job
+from waiting import wait_until
 
 from andrea.errors import StudyError, warn
 from andrea.execution.executors import InlineExecutor
@@ -119,13 +119,9 @@ def test_a_worker_at_work_outlives_its_fork_server_and_its_result_counts(tmp_pat
     job, executor = one_job(tmp_path), local()
     misbehave(tmp_path, "slow")
     executor.submit(job)
-    while not trainings(tmp_path):
-        time.sleep(0.02)
+    wait_until(lambda: trainings(tmp_path))
     os.kill(server(), signal.SIGKILL)
-    ends = []
-    while not ends:
-        ends = executor.wait(0.2)
-    assert [end.outcome for end in ends] == ["done"] and len(trainings(tmp_path)) == 1
+    assert next_end(executor).outcome == "done" and len(trainings(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("how", ["cancel", "kill"])
@@ -133,32 +129,25 @@ def test_a_worker_without_a_fork_server_can_still_be_ended(tmp_path, how):
     job, executor = one_job(tmp_path), local()
     misbehave(tmp_path, "hang")
     executor.submit(job)
-    while not trainings(tmp_path):
-        time.sleep(0.02)
+    wait_until(lambda: trainings(tmp_path))
     pid = executor._children[0].process.pid
     os.kill(server(), signal.SIGKILL)
     if how == "cancel":
         executor.cancel()
     else:
         os.kill(pid, signal.SIGKILL)
-        ends = []
-        while not ends:
-            ends = executor.wait(0.2)
-        assert ends[0].outcome == "failed"
-    assert fakes.RunStore(tmp_path).lease(job.run_id) is None
+        assert next_end(executor).outcome == "failed"
+    assert fakes.RunStore(tmp_path).lease(job.run.run_id) is None
 
 
 def test_a_stopped_worker_is_found_hung_and_its_run_is_tried_again(tmp_path):
     job, executor = one_job(tmp_path), local(hung_s=1.0)
-    misbehave(tmp_path, "slow", times=1)
+    misbehave(tmp_path, "compute", times=1)
     executor.submit(job)
-    while not trainings(tmp_path):
-        time.sleep(0.02)
+    wait_until(lambda: trainings(tmp_path))
     os.kill(executor._children[0].process.pid, signal.SIGSTOP)
-    ends = []
-    while not ends:
-        ends = executor.wait(0.2)
-    assert (ends[0].outcome, ends[0].reason) == (
+    end = next_end(executor)
+    assert (end.outcome, end.reason) == (
         "failed",
         "hung: the worker used no processor time for 1 s",
     )

@@ -5,16 +5,17 @@ controller.
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import study_fakes as fakes
 from study_fakes import make_study, misbehave, outcome, trainings
+from waiting import PATIENT_S, wait_until
 
 from andrea.errors import UserError
-from andrea.execution.executors import InlineExecutor, classify, make_executor
+from andrea.execution.executors import InlineExecutor, classify
 from andrea.execution.local import LocalExecutor, visible_devices
+from andrea.execution.make import make_executor
 from andrea.records.events import Observer
 from andrea.study.controller import run_study
 from andrea.study.plan.frozen import FrozenStudy
@@ -32,17 +33,18 @@ def local(slots=1, **more):
 def one_job(root):
     folder, store = make_study(root)
     study = FrozenStudy(folder, store)
-    row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
-    return study.job(study.run(row, 1))
+    return study.job(study.plan("relu", "tune", "grid", lr=0.001, seed=1, trial=0, generation=0))
 
 
-def ended(executor, job, patience=20.0):
+def ended(executor, job):
     executor.submit(job)
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        for end in executor.wait(0.2):
-            return end
-    raise AssertionError("the job did not end")
+    return next_end(executor)
+
+
+def next_end(executor):
+    ends = []
+    wait_until(lambda: ends.extend(executor.wait(0.2)) or ends, "no job ended")
+    return ends[0]
 
 
 def processes_with(words):
@@ -89,7 +91,7 @@ def test_a_child_that_dies_is_a_failure_with_a_reason(tmp_path, do, reason):
     misbehave(tmp_path, do)
     end = ended(local(), job)
     assert (end.outcome, end.reason) == ("failed", reason)
-    assert f"training {job.run_id}" in Path(job.log).read_text()
+    assert f"training {job.run.run_id}" in Path(job.run.log).read_text()
 
 
 def test_a_full_disk_in_a_child_is_told_apart_from_a_failure(tmp_path):
@@ -98,7 +100,7 @@ def test_a_full_disk_in_a_child_is_told_apart_from_a_failure(tmp_path):
     assert ended(local(), job).outcome == "disk"
 
 
-def test_s69_a_child_that_hangs_is_ended_after_its_time(tmp_path):
+def test_a_child_that_hangs_is_ended_after_its_time(tmp_path):
     job = one_job(tmp_path)
     misbehave(tmp_path, "hang")
     end = ended(local(hung_s=1.0), job)
@@ -108,29 +110,27 @@ def test_s69_a_child_that_hangs_is_ended_after_its_time(tmp_path):
     )
 
 
-def test_s29_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):
+def test_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):
     job = one_job(tmp_path)
     misbehave(tmp_path, "hang")
     executor = local()
     executor.submit(job)
-    while not trainings(tmp_path):
-        time.sleep(0.02)
+    wait_until(lambda: trainings(tmp_path))
     process = executor._children[0].process
-    began = time.monotonic()
     executor.cancel()
-    assert time.monotonic() - began < 2
     assert not process.is_alive()
+    assert process.exitcode == -signal.SIGKILL
     assert executor.wait(0) == []
 
 
 def test_a_run_that_another_process_holds_is_busy_and_no_failure(tmp_path):
     job = one_job(tmp_path)
     _, store = make_study(tmp_path)
-    with store.claim(job.run_id):
+    with store.claim(job.run.run_id):
         assert ended(local(), job).outcome == "busy"
 
 
-def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
+def test_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert visible_devices("auto") == ["3", "5"]
     assert visible_devices("cpu") == []
@@ -143,23 +143,21 @@ def test_s33_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
     for lr in (0.001, 0.002):
-        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
-        executor.submit(study.job(study.run(row, 1)))
+        executor.submit(study.job(study.plan("relu", "tune", "grid", lr=lr, seed=1)))
     ends = []
-    while len(ends) < 2:
-        ends += executor.wait(0.2)
+    wait_until(lambda: ends.extend(executor.wait(0.2)) or len(ends) == 2)
     assert sorted((tmp_path / "devices.log").read_text().split()) == ["3", "5"]
 
 
-def test_s32_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memory_is_free(
+def test_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memory_is_free(
     tmp_path,
 ):
     executor = LocalExecutor(1, run="study_fakes:note_process", preload=fakes.PRELOAD)
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
     for lr in (0.001, 0.002, 0.003):
-        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
-        assert ended(executor, study.job(study.run(row, 1))).outcome == "done"
+        job = study.job(study.plan("relu", "tune", "grid", lr=lr, seed=1))
+        assert ended(executor, job).outcome == "done"
     seen = fakes.read_lines(tmp_path / "processes.log")
     assert len({record["pid"] for record in seen}) == 3
     assert [record["alive"] for record in seen] == [[], [], []]
@@ -167,21 +165,21 @@ def test_s32_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_m
 
 
 @pytest.mark.slow
-def test_s21_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
+def test_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
     """Twelve at a time claim their runs, and somebody else's lock on the journal is always there."""
     folder, store = make_study(tmp_path, arms=("gelu_tanh", "relu", "swiglu"), trials=4, seeds=2)
     at_work, most, broken = set(), [0], []
 
     class Watch(Observer):
-        def started(self, run):
-            at_work.add(run["run_id"])
+        def on_run_started(self, run, attempt):
+            at_work.add(run.run_id)
             most.append(len(at_work))
             (folder.path / "optuna.journal.lock").touch()
 
-        def finished(self, run, result):
-            at_work.discard(run["run_id"])
+        def on_run_finished(self, run, result, *, reused):
+            at_work.discard(run.run_id)
 
-        def failed(self, run, reason):
+        def on_run_failed(self, run, reason, attempt):
             broken.append(reason)
 
     assert run_study(folder, store, local(12), [Watch()]).complete
@@ -206,8 +204,8 @@ def test_crashes_of_workers_are_recorded_and_the_study_still_completes(tmp_path)
     seen = []
 
     class Watch(Observer):
-        def failed(self, run, reason):
-            seen.append((reason, store.failure(run["run_id"])["reason"]))
+        def on_run_failed(self, run, reason, attempt):
+            seen.append((reason, store.failure(run.run_id)["reason"]))
 
     assert run_study(folder, store, local(2), [Watch()]).complete
     assert seen == [("the worker was ended by SIGSEGV",) * 2]
@@ -230,20 +228,17 @@ def test_the_numbers_are_the_same_inline_with_one_slot_and_with_two(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_s40_no_worker_outlives_its_controller(tmp_path, how):
+def test_no_worker_outlives_its_controller(tmp_path, how):
     make_study(tmp_path)
     misbehave(tmp_path, "hang")
     command = [sys.executable, str(Path(fakes.__file__)), str(tmp_path), "study-0000", "2"]
     controller = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    while len(trainings(tmp_path)) < 2:
-        time.sleep(0.05)
+    wait_until(lambda: len(trainings(tmp_path)) == 2)
     pids = [fakes.read_json(path)["pid"] for path in tmp_path.glob("runs/*/*.lease")]
     assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
     controller.send_signal(how)
-    controller.wait(timeout=10)
-    time.sleep(1.0)
-    assert [pid for pid in pids if _lives(pid)] == []
-    assert processes_with(str(tmp_path)) == []
+    controller.wait(timeout=PATIENT_S)
+    wait_until(lambda: not any(map(_lives, pids)) and not processes_with(str(tmp_path)))
 
 
 def _lives(pid):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from waiting import PATIENT_S
 
 from andrea.cli.app import app
 
@@ -70,7 +71,7 @@ def look(chromium: str, page: Path, width: int = 1280, *flags: str) -> tuple[dic
         "--virtual-time-budget=5000",
     ]
     command += ["--enable-logging=stderr", *flags, "--dump-dom", frame.as_uri()]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S, check=True)
     found = re.search(r'<pre id="probe">(.*?)</pre>', answer.stdout, re.DOTALL)
     assert found and found[1], answer.stderr[-2000:]
     console = "\n".join(line for line in answer.stderr.splitlines() if "CONSOLE" in line)

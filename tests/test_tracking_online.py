@@ -8,14 +8,24 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_tracking_mirror import command_of
-from tracking_study import curve, diverging_curve, finished, judged_study, make_study, plan, train
+from tracking_study import (
+    RESULT,
+    RUN,
+    curve,
+    diverging_curve,
+    finished,
+    judged_study,
+    make_study,
+    plan,
+    train,
+)
+from waiting import wait_until
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering, slowly
 
@@ -239,6 +249,7 @@ def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("victim", ["the mirror", "wandb's service"])
 def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     store: RunStore, server: WandbServer, victim: str
@@ -246,7 +257,7 @@ def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     folder = small_study(store)
     server.torn_after = 7
     mirror = Mirror(folder, store, ONLINE, warn=lambda line: None)
-    mirror.finished({}, {})
+    mirror.on_run_finished(RUN, RESULT, reused=False)
     wait_until(lambda: any(len(run.lines) == 7 for run in server.runs.values()))
     assert mirror._process is not None
     os.kill(
@@ -288,13 +299,6 @@ def test_an_artifact_that_was_refused_is_said_and_sent_again(
     assert sync(folder, store, ONLINE) == 1
     assert server.artifacts["a-b-0123456789-report"].versions
     assert sync(folder, store, ONLINE) == 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def service_of(pid: int) -> int:

@@ -6,14 +6,15 @@ import math
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from test_tracking_mirror import command_of, wait_until_gone
-from tracking_study import finished, make_study
+from tracking_study import RESULT, RUN, finished, make_study
+from waiting import wait_until
+from wandb_live import run_instead
 from wandb_reader import read_offline_runs
 
 from andrea.store.runs import RunStore
@@ -44,37 +45,48 @@ def stood_back(process: int, session: str) -> bool:
 
 def service_of(mirror: int) -> int:
     """wandb's service, as soon as the mirror has begun it."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        for path in Path("/proc").glob("[0-9]*"):
-            if f"--pid {mirror} " in command_of(path.name):
-                return int(path.name)
-        time.sleep(0.01)
-    raise AssertionError("no service")
+    found: list[int] = []
+
+    def look() -> bool:
+        commands = {path.name: command_of(path.name) for path in Path("/proc").glob("[0-9]*")}
+        found.extend(int(pid) for pid, words in commands.items() if f"--pid {mirror} " in words)
+        return bool(found)
+
+    wait_until(look, "no service")
+    return found[0]
+
+
+PATIENT = """
+import sys
+import andrea.tracking.__main__ as mirror
+from andrea.tracking import priority
+priority.TRIES = 1000  # other sessions of this user are weighed at the same time
+mirror.main(sys.argv[1])
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are weighed on Linux alone")
-def test_mirror_and_service_stand_back_as_processes_and_as_sessions(store: RunStore) -> None:
+def test_mirror_and_service_stand_back_as_processes_and_as_sessions(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_instead(monkeypatch, PATIENT)
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     own = weight_of(os.getpid())
     with Mirror(folder, store, OFFLINE, warn=pytest.fail) as mirror:
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         assert mirror._process is not None
         pids = [mirror._process.pid, service_of(mirror._process.pid)]
-        deadline = time.monotonic() + 10
-        while not all(stood_back(*weight_of(pid)) for pid in pids):
-            assert time.monotonic() < deadline, (
-                f"process and session: {[weight_of(pid) for pid in pids]}"
-            )
-            time.sleep(0.01)
+        wait_until(lambda: all(stood_back(*weight_of(pid)) for pid in pids))
     assert weight_of(os.getpid()) == own, "training's priority is as it was"
     assert len(read_offline_runs(folder.path)) == 1
 
 
 SESSIONS = """
 import subprocess
+from andrea.tracking import priority
 from andrea.tracking.priority import _session_nice, children_follow, stand_back, step_forward
+priority.TRIES = 1000
 def told():
     print(_session_nice("self"), _session_nice(str(child.pid)))
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
@@ -178,17 +190,17 @@ def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ende
 ) -> None:
     folder = make_study(store)
     mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
-    mirror.planned([{}])
-    mirror.finished({"reused": True}, {})
+    mirror.on_runs_planned([RUN])
+    mirror.on_run_finished(RUN, RESULT, reused=True)
     assert mirror._process is None, "what was there before needs no process while others train"
-    mirror.started({})
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
+    mirror.on_run_started(RUN, 1)
     begun = mirror._process
     assert begun is not None
     mirror.close()
     wait_until_gone([str(begun.pid)])
     assert not list(folder.path.glob("wandb/offline-run-*"))
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
     assert mirror._process is None, "closed is closed"
 
 

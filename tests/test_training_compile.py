@@ -35,7 +35,7 @@ def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def test_s14_a_whole_run_compiles_during_the_warm_up_alone(
+def test_a_whole_run_compiles_during_the_warm_up_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rate is another at every step; it evaluates, looks at its layers and saves in between."""
@@ -57,7 +57,7 @@ def test_s14_a_whole_run_compiles_during_the_warm_up_alone(
     assert seen == [_compilations()] and seen[0] > 0
 
 
-def test_s14_that_count_sees_an_optimizer_step_that_is_compiled_for_every_rate() -> None:
+def test_that_count_sees_an_optimizer_step_that_is_compiled_for_every_rate() -> None:
     trainer = Trainer(tiny(train__compile="on"), corpus())
     trainer.warm_up()
     before = _compilations()
@@ -72,7 +72,7 @@ def _compilations() -> int:
     return int(torch._dynamo.utils.counters["frames"]["ok"])
 
 
-def test_s15_layers_are_recorded_under_compile_and_the_checkpoint_fits_a_plain_model(
+def test_layers_are_recorded_under_compile_and_the_checkpoint_fits_a_plain_model(
     tmp_path: Path,
 ) -> None:
     compiled, plain = tmp_path / "compiled", tmp_path / "plain"

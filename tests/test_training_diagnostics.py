@@ -44,26 +44,27 @@ def by_hand(model: GPT, x: torch.Tensor, y: torch.Tensor) -> dict[str, list[floa
 def test_numbers_equal_an_independent_computation(tied: bool) -> None:
     cfg = tiny(model__tied=tied, model__n_layer=3, model__dropout=0.3)
     model = build_model(cfg.model, 5).train()
-    x, y = diagnostics.probe(corpus(), 16, torch.device("cpu"))
+    x, y = diagnostics.probe_batch(corpus(), 16, torch.device("cpu"))
     expected = by_hand(model, x, y)
-    found = diagnostics.layers(model, x, y)
-    assert found.keys() == expected.keys()
+    found = diagnostics.layer_statistics(model, x, y)
+    assert set(found._fields) == expected.keys()
     for key, values in expected.items():
-        ours = found[key] if isinstance(found[key], list) else [found[key]]
+        value = getattr(found, key)
+        ours = value if isinstance(value, list) else [value]
         assert ours == pytest.approx(values, rel=1e-4), key
-    assert len(found["residual_rms"]) == 4
+    assert len(found.residual_rms) == 4
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_model_is_seen_through(name: str) -> None:
     model, x, y = of_kind(name), some_tokens(2, 8), some_tokens(2, 8, seed=1)
-    found = diagnostics.layers(model, x, y)
+    found = diagnostics.layer_statistics(model, x, y)
     model.eval()(x, y).mean().backward()
     stream = model.embed(x)
-    sizes = [diagnostics.rms(stream).item()]
+    sizes = [diagnostics.root_mean_square(stream).item()]
     for block in model.blocks:
         stream = block(stream)
-        sizes.append(diagnostics.rms(stream).item())
+        sizes.append(diagnostics.root_mean_square(stream).item())
 
     def norm(module: torch.nn.Module | None) -> list[torch.Tensor]:
         return (
@@ -73,21 +74,23 @@ def test_every_kind_of_model_is_seen_through(name: str) -> None:
         )
 
     tables = [*norm(model.token_embedding), *norm(model.position_embedding)]
-    assert found["residual_rms"] == pytest.approx(sizes, rel=1e-4)
-    assert found["grad_norm"] == pytest.approx(
+    assert found.residual_rms == pytest.approx(sizes, rel=1e-4)
+    assert found.grad_norm == pytest.approx(
         [torch.cat(norm(block)).norm().item() for block in model.blocks], rel=1e-4
     )
-    assert found["embedding_grad_norm"] == pytest.approx(torch.cat(tables).norm().item(), rel=1e-4)
+    assert found.embedding_grad_norm == pytest.approx(torch.cat(tables).norm().item(), rel=1e-4)
     assert all(
-        len(found[part]) == len(model.blocks) and min(found[part]) > 0
-        for part in ("attn_rms", "mlp_rms")
+        len(sizes) == len(model.blocks) and min(sizes) > 0
+        for sizes in (found.attn_rms, found.mlp_rms)
     )
 
 
 def test_post_norm_streams_are_seen_after_their_norms() -> None:
     model = build_model(tiny(model__norm_placement="post").model, 5)
-    found = diagnostics.layers(model, *diagnostics.probe(corpus(), 16, torch.device("cpu")))
-    assert found["residual_rms"][1:] == pytest.approx([1.0, 1.0], rel=1e-2)
+    found = diagnostics.layer_statistics(
+        model, *diagnostics.probe_batch(corpus(), 16, torch.device("cpu"))
+    )
+    assert found.residual_rms[1:] == pytest.approx([1.0, 1.0], rel=1e-2)
 
 
 def test_a_look_leaves_no_trace_on_gradients_hooks_mode_and_random_stream() -> None:
@@ -95,22 +98,24 @@ def test_a_look_leaves_no_trace_on_gradients_hooks_mode_and_random_stream() -> N
     trainer.advance()
     for parameter in trainer.parameters:
         parameter.grad = torch.full_like(parameter, 0.25)
-    kept = copy.deepcopy(trainer.state())
+    kept = copy.deepcopy(trainer.state_dict())
     random_before = torch.random.get_rng_state()
-    diagnostics.layers(trainer.model, *diagnostics.probe(corpus(), 16, torch.device("cpu")))
+    diagnostics.layer_statistics(
+        trainer.model, *diagnostics.probe_batch(corpus(), 16, torch.device("cpu"))
+    )
     assert torch.equal(torch.random.get_rng_state(), random_before)
     assert all(bool((p.grad == 0.25).all()) for p in trainer.parameters)
     assert trainer.model.training
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in trainer.model.modules())
-    now = trainer.state()
+    now = trainer.state_dict()
     assert now["sums"] == kept["sums"]
     assert all(torch.equal(now["model"][name], tensor) for name, tensor in kept["model"].items())
 
 
 def test_the_probe_batch_is_one_for_all_arms_and_bounded() -> None:
-    x, y = diagnostics.probe(corpus(), 16, torch.device("cpu"))
-    again, _ = diagnostics.probe(corpus(), 16, torch.device("cpu"))
+    x, y = diagnostics.probe_batch(corpus(), 16, torch.device("cpu"))
+    again, _ = diagnostics.probe_batch(corpus(), 16, torch.device("cpu"))
     assert x.shape == y.shape == (8, 16)
     assert torch.equal(x, again)
     assert torch.equal(x[:, 1:], y[:, :-1])
-    assert diagnostics.probe(corpus(), 3000, torch.device("cpu"))[0].shape == (1, 3000)
+    assert diagnostics.probe_batch(corpus(), 3000, torch.device("cpu"))[0].shape == (1, 3000)

@@ -16,8 +16,16 @@ from andrea.model import registry
 from andrea.model.attention import Attention
 from andrea.model.gpt import GPT
 from andrea.model.mlps import Mlp
+from andrea.records.run import GitState
 from andrea.training import identity as module
-from andrea.training.identity import canonical, env, git_state, identity, resolve, run_id
+from andrea.training.identity import (
+    canonical,
+    git_state,
+    identity,
+    resolve,
+    run_environment,
+    run_id,
+)
 
 HERE = {"torch": "2.13", "device": "x86_64 AVX512"}
 RESOLVED = {
@@ -193,7 +201,7 @@ def test_the_source_of_a_users_own_variant_is_part_of_the_name(
 
 def test_resolving_leaves_nothing_to_choose_and_is_done_once() -> None:
     asked = build(
-        RunConfig, {"data": {"source": corpus().meta["source"]}, "train": {"micro_batch": 64}}
+        RunConfig, {"data": {"source": corpus().meta.source}, "train": {"micro_batch": 64}}
     )
     cfg = resolve(asked, corpus(), "cpu")
     assert "auto" not in cfg.train.model_dump().values()
@@ -243,7 +251,7 @@ def test_the_processor_that_draws_the_initial_weights_of_a_gpu_run_is_in_its_nam
     }
 
 
-def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
+def test_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=n", "-c", "user.email=e"]
         subprocess.run(
@@ -254,18 +262,18 @@ def test_s41_environment_says_when_the_tree_is_not_the_commit(tmp_path: Path) ->
     package.mkdir()
     (package / "__init__.py").write_text("")
     git("init")
-    assert (
-        git_state(package) is None
-    )  # not tracked: an installed copy below somebody else's checkout
+    # Not tracked: an installed copy below somebody else's checkout.
+    assert git_state(package) is None
     git("add", ".")
     git("commit", "-m", "first")
     git_state.cache_clear()
     clean = git_state(package)
-    assert clean is not None
-    assert len(clean["hash"]) == 40
-    assert not clean["dirty"]
+    assert clean is not None and clean.hash is not None
+    assert len(clean.hash) == 40
+    assert not clean.dirty
     git_state.cache_clear()
     (package / "new.py").write_text("1")
-    assert git_state(package) == {"hash": clean["hash"], "dirty": True}
+    assert git_state(package) == GitState(hash=clean.hash, dirty=True)
     git_state.cache_clear()
-    assert {"torch", "python", "git", "host", "platform_device"} <= env().keys()
+    names = {"torch", "python", "git", "host", "platform_device"}
+    assert names <= run_environment().to_json().keys()

@@ -20,8 +20,8 @@ from andrea.training import run as run_module
 from andrea.training.config import TrainConfig
 from andrea.training.identity import canonical, identity, run_id
 from andrea.training.loop import Trainer
-from andrea.training.optim import MUON_MOMENTUM, make_optimizer, muons, set_lr
-from andrea.training.optimizers import Lion, Together
+from andrea.training.optim import MUON_MOMENTUM, is_muon_param, make_optimizer, set_lr
+from andrea.training.optimizers import CombinedOptimizer, Lion
 from andrea.training.run import Run, train
 
 OPTIMIZERS = ["adamw", "sgd", "lion", "muon"]
@@ -83,7 +83,7 @@ def test_a_step_is_what_the_formula_says_on_what_decoupled_decay_has_left(
 def test_muon_trains_the_matrices_inside_the_blocks_and_adamw_the_rest() -> None:
     model = build_model(tiny(model__bias=True, model__norm_affine=True, model__tied=False).model)
     optimizer = make_optimizer(model, TrainConfig(optimizer="muon"))
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     muon_, adamw = (
         {id(p) for group in part.param_groups for p in group["params"]} for part in optimizer.parts
     )
@@ -95,7 +95,9 @@ def test_muon_trains_the_matrices_inside_the_blocks_and_adamw_the_rest() -> None
     }
     assert {named[p] for p in muon_} == inside
     assert muon_ | adamw == set(named) and not muon_ & adamw
-    assert not muons("blocks.0.norm1.weight", (16,)) and not muons("head.weight", (256, 16))
+    assert not is_muon_param("blocks.0.norm1.weight", (16,)) and not is_muon_param(
+        "head.weight", (256, 16)
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -135,7 +137,7 @@ def test_the_memory_that_is_counted_is_the_state_that_is_kept(name: str) -> None
     x = torch.arange(16)[None] % 7
     model(x, x).mean().backward()
     optimizer.step()
-    parts = optimizer.parts if isinstance(optimizer, Together) else [optimizer]
+    parts = optimizer.parts if isinstance(optimizer, CombinedOptimizer) else [optimizer]
     kept = [
         v
         for part in parts
@@ -143,12 +145,12 @@ def test_the_memory_that_is_counted_is_the_state_that_is_kept(name: str) -> None
         for v in state.values()
         if isinstance(v, Tensor)
     ]
-    assert sum(v.numel() for v in kept if v.dim()) == memory.moments(cfg.model, cfg.train)
+    assert sum(v.numel() for v in kept if v.dim()) == memory.optimizer_moments(cfg.model, cfg.train)
 
 
 def test_sgd_without_momentum_keeps_nothing() -> None:
     cfg = tiny(train__optimizer="sgd", train__beta1=0.0)
-    assert memory.moments(cfg.model, cfg.train) == 0
+    assert memory.optimizer_moments(cfg.model, cfg.train) == 0
 
 
 @pytest.mark.parametrize("name", ["sgd", "lion", "muon"])
@@ -160,7 +162,7 @@ def test_a_resumed_run_continues_bit_for_bit_with_every_optimizer(
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     monkeypatch.setattr(run_module, "CHECKPOINT_SHARE", 0)
-    save = Run._checkpoint
+    save = Run._save_checkpoint
 
     def keep_the_eleventh(self: Run) -> None:
         save(self)
@@ -168,12 +170,12 @@ def test_a_resumed_run_continues_bit_for_bit_with_every_optimizer(
             shutil.copytree(self.folder, cut)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_checkpoint", keep_the_eleventh)
+        patch.setattr(Run, "_save_checkpoint", keep_the_eleventh)
         result = train(cfg, corpus(), whole, checkpoint_every_s=0)
     assert checkpoint.load(cut / "checkpoint")["step"] == 11
     assert lasting(train(cfg, corpus(), cut, attempt=2)) == lasting(result)
     assert_same_run(whole, cut)
-    assert result["outcome"] == "completed"
+    assert result.outcome == "completed"
 
 
 def test_what_an_optimizer_or_a_schedule_does_not_read_changes_no_name() -> None:

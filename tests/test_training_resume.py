@@ -18,6 +18,7 @@ import pytest
 import torch
 from training_kit import assert_same_run, corpus, job, lasting, records, tiny, weights
 
+from andrea.records.run import MetricRecord, RunResult
 from andrea.store.runs import RunStore
 from andrea.training import checkpoint, loop
 from andrea.training import run as run_module
@@ -28,30 +29,30 @@ from andrea.training.run import Run, train
 @pytest.fixture
 def snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, dict[str, Any], dict[int, Path]]:
+) -> tuple[Path, RunResult, dict[int, Path]]:
     """An uninterrupted run with dropout and accumulation, and its folder as it was after every
     checkpoint.
     """
     monkeypatch.setattr(run_module, "CHECKPOINT_SHARE", 0)
     found: dict[int, Path] = {}
-    save = Run._checkpoint
+    save = Run._save_checkpoint
 
     def save_and_copy(self: Run) -> None:
         save(self)
         found[self.trainer.step] = tmp_path / f"after-{self.trainer.step}"
         shutil.copytree(self.folder, found[self.trainer.step])
 
-    monkeypatch.setattr(Run, "_checkpoint", save_and_copy)
+    monkeypatch.setattr(Run, "_save_checkpoint", save_and_copy)
     whole = tmp_path / "whole"
     whole.mkdir()
     result = train(
         tiny(model__dropout=0.1, train__micro_batch=3), corpus(), whole, checkpoint_every_s=0
     )
-    monkeypatch.setattr(Run, "_checkpoint", save)
+    monkeypatch.setattr(Run, "_save_checkpoint", save)
     return whole, result, found
 
 
-def resume(folder: Path) -> dict[str, Any]:
+def resume(folder: Path) -> RunResult:
     return train(
         tiny(model__dropout=0.1, train__micro_batch=3),
         corpus(),
@@ -61,18 +62,20 @@ def resume(folder: Path) -> dict[str, Any]:
     )
 
 
-def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]], monkeypatch: pytest.MonkeyPatch
+def test_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
+    snapshots: tuple[Path, RunResult, dict[int, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, result, found = snapshots
     assert list(found) == list(range(1, 24))
     rates = {r["step"]: r["lr"] for r in records(whole, "train")}
     for step, folder in found.items():
         read: list[int] = []
-        batch = loop.batch
+        batch = loop.training_batch
         with monkeypatch.context() as patch:
             patch.setattr(
-                loop, "batch", lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape)
+                loop,
+                "training_batch",
+                lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape),
             )
             again = resume(folder)
         assert read == list(range(step, 24))  # nothing twice, nothing left out
@@ -82,7 +85,7 @@ def test_s2_s3_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
 
 
 def test_a_torn_line_and_records_after_the_checkpoint_are_cut_off(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+    snapshots: tuple[Path, RunResult, dict[int, Path]],
 ) -> None:
     whole, result, found = snapshots
     with (found[7] / "metrics.jsonl").open("a") as file:
@@ -93,7 +96,7 @@ def test_a_torn_line_and_records_after_the_checkpoint_are_cut_off(
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "flipped", "foreign", "metrics gone"])
 def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+    snapshots: tuple[Path, RunResult, dict[int, Path]],
     damage: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -136,8 +139,8 @@ def test_a_checkpoint_is_written_and_read_without_a_second_copy_of_the_state(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_s8_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_optimizer(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+def test_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_optimizer(
+    snapshots: tuple[Path, RunResult, dict[int, Path]],
 ) -> None:
     whole, _, found = snapshots
     along, final = checkpoint.load(found[5] / "checkpoint"), checkpoint.load(whole / "checkpoint")
@@ -148,7 +151,7 @@ def test_s8_checkpoints_share_the_tied_table_carry_no_prefix_and_end_without_opt
     table, head = final["model"]["token_embedding.weight"], final["model"]["head.weight"]
     assert table.data_ptr() == head.data_ptr()
     trainer = loop.Trainer(tiny(model__dropout=0.1, train__micro_batch=3), corpus())
-    trainer.load_state(along)
+    trainer.load_state_dict(along)
     assert trainer.model.head.weight is trainer.model.token_embedding.weight
     assert (whole / "checkpoint").stat().st_size < 0.6 * (found[5] / "checkpoint").stat().st_size
 
@@ -166,19 +169,19 @@ def test_a_kill_between_the_last_checkpoint_and_the_result_trains_nothing_again(
     monkeypatch.setattr(loop.Trainer, "advance", lambda self: pytest.fail("trained again"))
     result = run_job(*arguments)
     assert result is not None
-    assert result["steps"] == 24
-    assert RunStore(tmp_path).result(arguments[3]) == result
+    assert result.steps == 24
+    assert RunStore(tmp_path).load_result(arguments[3]) == result
 
 
 def test_seconds_of_earlier_attempts_count(
-    snapshots: tuple[Path, dict[str, Any], dict[int, Path]],
+    snapshots: tuple[Path, RunResult, dict[int, Path]],
 ) -> None:
     _, _, found = snapshots
     earlier = checkpoint.load(found[20] / "checkpoint")
     again = resume(found[20])
-    assert again["seconds"] > earlier["seconds"] > 0
-    assert again["wall_seconds"] > earlier["wall_seconds"]
-    assert again["attempts"] == 2
+    assert again.seconds > earlier["seconds"] > 0
+    assert again.wall_seconds > earlier["wall_seconds"]
+    assert again.attempts == 2
 
 
 def test_checkpoints_cost_a_few_percent_at_most(
@@ -198,7 +201,7 @@ def test_checkpoints_cost_a_few_percent_at_most(
         clock[0] += 1.0
         advance(self)
 
-    monkeypatch.setattr(Run, "_checkpoint", save)
+    monkeypatch.setattr(Run, "_save_checkpoint", save)
     monkeypatch.setattr(loop.Trainer, "advance", slow)
     train(tiny(train__tokens=64 * 150), corpus(), tmp_path, checkpoint_every_s=10.0)
     assert saved == [10, 70, 130]
@@ -285,7 +288,7 @@ def test_metrics_are_whole_lines_for_a_reader_at_any_moment(tmp_path: Path) -> N
     path = tmp_path / "metrics.jsonl"
     append = run_module.MetricsFile.append
 
-    def append_and_read(self: Any, record: dict[str, Any]) -> None:
+    def append_and_read(self: Any, record: MetricRecord) -> None:
         append(self, record)
         seen.append(json.loads(path.read_text().splitlines()[-1])["kind"])
         assert path.stat().st_size == self.offset

@@ -12,19 +12,20 @@ import torch
 from training_kit import assert_same_run, corpus, lasting, records, tiny, weights
 
 from andrea.config import RunConfig
-from andrea.data.batches import evaluation
+from andrea.data.batches import evaluation_set
 from andrea.errors import UserError
 from andrea.model.gpt import build_model
+from andrea.records.run import RunResult
 from andrea.training import loop, schedule
 from andrea.training import run as run_module
 from andrea.training.evaluate import bits_per_byte, evaluate
-from andrea.training.outcome import Outcome, outcome
 from andrea.training.run import train
+from andrea.training.run_ending import RunEnding, ending_of
 
 numbers = itertools.count()
 
 
-def trained(tmp_path: Path, cfg: RunConfig) -> tuple[Path, dict[str, Any]]:
+def trained(tmp_path: Path, cfg: RunConfig) -> tuple[Path, RunResult]:
     """A folder of a finished training and its result."""
     folder = tmp_path / f"run-{next(numbers)}"
     folder.mkdir()
@@ -60,12 +61,12 @@ def test_metrics_have_every_kind_of_record_at_its_steps(tmp_path: Path) -> None:
     train_records = [r for r in every if r["kind"] == "train"]
     assert {"loss", "lr", "grad_norm", "tokens_per_s", "seconds"} <= train_records[0].keys()
     assert all(a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(train_records))
-    assert result["loss"] == last["full_loss"]
-    assert result["initial_loss"] == first["full_loss"]
-    assert result["loss"] < result["initial_loss"] == pytest.approx(np.log(256), abs=0.1)
+    assert result.loss == last["full_loss"]
+    assert result.initial_loss == first["full_loss"]
+    assert result.loss < result.initial_loss == pytest.approx(np.log(256), abs=0.1)
 
 
-def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
+def test_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_not(
     tmp_path: Path,
 ) -> None:
     asked = ({}, {"init_seed": 9}, {"data_seed": 9}, {"dropout_seed": 9}, {"seed": 9})
@@ -74,7 +75,7 @@ def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_no
     )
 
     def batch(trainer: loop.Trainer) -> list[int]:
-        return [int(token) for part in trainer._batch() for token in part.flatten()]
+        return [int(token) for part in trainer._next_batch() for token in part.flatten()]
 
     def matrix(trainer: loop.Trainer) -> list[float]:
         return [
@@ -86,7 +87,9 @@ def test_s2_where_only_the_seed_of_the_weights_differs_batches_and_dropout_do_no
     assert matrix(plain) == matrix(data) == matrix(dropout) != matrix(init) == matrix(all_three)
     dropout.advance()
     plain.advance()
-    assert dropout.sums() != plain.sums()  # the same weights and batch, other units dropped
+    assert (
+        dropout.read_sums() != plain.read_sums()
+    )  # the same weights and batch, other units dropped
 
 
 def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
@@ -95,31 +98,31 @@ def test_a_batch_for_a_gpu_lies_in_pinned_memory_and_one_for_a_cpu_does_not(
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
     trainer = loop.Trainer(tiny(), corpus())
-    trainer._batch()
+    trainer._next_batch()
     assert not pinned
     trainer.device = torch.device("cuda")
-    trainer._batch()
+    trainer._next_batch()
     assert len(pinned) == 2
 
 
 def test_result_accounts_for_tokens_documents_parameters_and_work(tmp_path: Path) -> None:
     cfg = tiny()
     folder, result = trained(tmp_path, cfg)
-    data = evaluation(corpus(), cfg.data, 16)
+    data = evaluation_set(corpus(), cfg.data, 16)
     model = build_model(cfg.model)
     model.load_state_dict(weights(folder))
     losses = evaluate(model, data)
-    assert result["loss"] == losses.loss
-    assert result["bpb"] == pytest.approx(result["loss"] / np.log(2))  # a token is a byte
-    assert sum(d["loss"] * d["tokens"] for d in result["documents"]) / 640 == pytest.approx(
-        result["loss"]
+    assert result.loss == losses.loss
+    assert result.bpb == pytest.approx(result.loss / np.log(2))  # a token is a byte
+    assert sum((d.loss or 0.0) * d.tokens for d in result.documents) / 640 == pytest.approx(
+        result.loss
     )
-    assert (result["steps"], result["tokens"], result["eval_tokens"]) == (24, 24 * 64, 640)
-    assert result["eval_digest"] == data.digest
-    assert sum(result["parameters"].values()) == sum(p.numel() for p in model.parameters())
-    assert 0 < result["unique_tokens"] <= result["tokens"]
-    assert result["epochs"] == result["tokens"] / len(corpus().tokens("train"))
-    assert json.dumps(result, allow_nan=False)
+    assert (result.steps, result.tokens, result.eval_tokens) == (24, 24 * 64, 640)
+    assert result.eval_digest == data.digest
+    assert sum(result.parameters.values()) == sum(p.numel() for p in model.parameters())
+    assert 0 < result.unique_tokens <= result.tokens
+    assert result.epochs == result.tokens / len(corpus().tokens("train"))
+    assert json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_tenth(
@@ -131,11 +134,11 @@ def test_train_records_are_means_since_the_last_one_and_the_result_has_the_last_
     assert [r["loss"] for r in records(some, "train")] == pytest.approx(
         [np.mean(single[start : start + 6]) for start in (0, 6, 12, 18)]
     )
-    assert result["train_loss"] == pytest.approx(np.mean(single[-2:]))
+    assert result.train_loss == pytest.approx(np.mean(single[-2:]))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_s6_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(
+def test_a_repeat_in_the_same_process_is_bit_identical_whatever_ran_before(
     tmp_path: Path, dropout: float
 ) -> None:
     one, first = trained(tmp_path, tiny(model__dropout=dropout))
@@ -170,22 +173,22 @@ def test_global_state_of_torch_numpy_and_python_is_as_before(tmp_path: Path) -> 
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_s16_evaluation_is_the_same_each_time_and_training_never_notices_it(tmp_path: Path) -> None:
+def test_evaluation_is_the_same_each_time_and_training_never_notices_it(tmp_path: Path) -> None:
     rare, _ = trained(tmp_path, tiny(train__evals=1, train__diagnostics=0, model__dropout=0.1))
     often, _ = trained(tmp_path, tiny(train__evals=24, train__diagnostics=24, model__dropout=0.1))
     for name, tensor in weights(rare).items():
         assert torch.equal(tensor, weights(often)[name]), name
     cfg = tiny(model__dropout=0.5)
     model = build_model(cfg.model, 3).train()
-    first = evaluate(model, evaluation(corpus(), cfg.data, 16))
-    second = evaluate(model, evaluation(corpus(), cfg.data, 16))
+    first = evaluate(model, evaluation_set(corpus(), cfg.data, 16))
+    second = evaluate(model, evaluation_set(corpus(), cfg.data, 16))
     assert first.window_sums.tolist() == second.window_sums.tolist()
     assert model.training
 
 
 def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset() -> None:
     cfg = tiny()
-    model, data = build_model(cfg.model, 3), evaluation(corpus(), cfg.data, 16)
+    model, data = build_model(cfg.model, 3), evaluation_set(corpus(), cfg.data, 16)
     found = evaluate(model, data)
     with torch.no_grad():
         logits = model(torch.from_numpy(data.x)).double().numpy()
@@ -193,42 +196,42 @@ def test_evaluation_sums_equal_a_plain_computation_by_window_document_and_subset
     losses = -np.log(np.take_along_axis(chances, data.y[..., None], -1))[..., 0]
     np.testing.assert_allclose(found.window_sums, losses.sum(1), rtol=1e-5)
     np.testing.assert_allclose(found.document_sums.sum(), losses.sum(), rtol=1e-5)
-    assert found.subset(data.curve) == pytest.approx(losses[data.curve].mean(), rel=1e-5)
+    assert found.loss_on(data.curve) == pytest.approx(losses[data.curve].mean(), rel=1e-5)
     assert evaluate(model, data, curve=True).loss == pytest.approx(
-        found.subset(data.curve), rel=1e-6
+        found.loss_on(data.curve), rel=1e-6
     )
     assert bits_per_byte(np.log(2), 100, 50) == 2.0
 
 
-def test_s5_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_a_diverged_result(tmp_path: Path) -> None:
     folder, result = trained(tmp_path, tiny(train__lr=1e30, train__logs=2))
-    assert result["outcome"] == "diverged"
-    assert "not finite at step" in result["reason"]
-    assert result["steps"] < 12  # before the next logging point: on a CPU asking costs nothing
-    assert result["loss"] is None
-    assert result["bpb"] is None
-    assert result["train_loss"] is None
-    assert result["documents"] == []
-    assert not result["stalled"]
-    assert records(folder, "train")[-1]["step"] == result["steps"]
-    assert json.dumps(result, allow_nan=False)
+    assert result.outcome == "diverged"
+    assert "not finite at step" in result.reason
+    assert result.steps < 12  # before the next logging point: on a CPU asking costs nothing
+    assert result.loss is None
+    assert result.bpb is None
+    assert result.train_loss is None
+    assert result.documents == []
+    assert not result.stalled
+    assert records(folder, "train")[-1]["step"] == result.steps
+    assert json.dumps(result.to_json(), allow_nan=False)
 
 
-def test_s65_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(
+def test_a_run_that_ends_above_its_initial_loss_is_diverged_and_scored_by_its_end(
     tmp_path: Path,
 ) -> None:
     folder, result = trained(tmp_path, tiny(train__lr=3.0, train__schedule="constant"))
-    assert result["outcome"] == "diverged"
-    assert "above the initial loss" in result["reason"]
-    assert result["loss"] == records(folder, "eval")[-1]["full_loss"]
-    assert result["loss"] > min(r["loss"] for r in records(folder, "eval"))
+    assert result.outcome == "diverged"
+    assert "above the initial loss" in result.reason
+    assert result.loss == records(folder, "eval")[-1]["full_loss"]
+    assert result.loss > min(r["loss"] for r in records(folder, "eval"))
 
 
 def test_a_model_that_learns_nothing_is_completed_and_stalled(tmp_path: Path) -> None:
     _, result = trained(tmp_path, tiny(train__lr=1e-4))
-    assert result["outcome"] == "completed"
-    assert result["stalled"]
-    assert result["loss"] >= 0.99 * result["unigram_loss"]
+    assert result.outcome == "completed"
+    assert result.stalled
+    assert result.loss >= 0.99 * result.unigram_loss
 
 
 def test_a_spike_that_recovers_is_no_divergence(
@@ -241,29 +244,41 @@ def test_a_spike_that_recovers_is_no_divergence(
     folder, result = trained(
         tmp_path, tiny(train__tokens=120 * 64, train__logs=120, train__lr=1e-2)
     )
-    assert max(r["loss"] for r in records(folder, "train")) > result["initial_loss"]
-    assert result["outcome"] == "completed"
-    assert result["reason"] is None or result["stalled"]
+    assert max(r["loss"] for r in records(folder, "train")) > result.initial_loss
+    assert result.outcome == "completed"
+    assert result.reason is None or result.stalled
 
 
 def test_outcomes_follow_from_the_numbers_alone() -> None:
     nan = float("nan")
-    assert outcome(5.5, 2.6, 2.6, 3.0, None) == Outcome("completed")
-    assert outcome(5.5, 5.4, 2.97, 3.0, None).stalled
-    assert not outcome(5.5, 5.4, 2.969, 3.0, None).stalled
-    assert outcome(5.5, 5.6, 2.0, 3.0, None).outcome == "diverged"
-    assert outcome(5.5, 2.6, nan, 3.0, None).outcome == "diverged"
-    assert outcome(5.5, nan, 2.6, 3.0, None).outcome == "diverged"
-    broken = outcome(5.5, 2.6, 2.6, 3.0, 12)
-    assert broken == Outcome("diverged", False, "the loss or a gradient was not finite at step 12")
+
+    def ending(train_loss: float, final_loss: float, broken_at: int | None = None) -> RunEnding:
+        return ending_of(
+            initial_loss=5.5,
+            train_loss=train_loss,
+            final_loss=final_loss,
+            unigram_loss=3.0,
+            broken_at=broken_at,
+        )
+
+    assert ending(2.6, 2.6) == RunEnding("completed")
+    assert ending(5.4, 2.97).stalled
+    assert not ending(5.4, 2.969).stalled
+    assert ending(5.6, 2.0).outcome == "diverged"
+    assert ending(2.6, nan).outcome == "diverged"
+    assert ending(nan, 2.6).outcome == "diverged"
+    reason = "the loss or a gradient was not finite at step 12"
+    assert ending(2.6, 2.6, 12) == RunEnding("diverged", False, reason)
 
 
 def test_weights_that_are_not_finite_from_the_start_end_the_run_at_step_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module.Run, "_loop", lambda self: pytest.fail("trained"))
+    monkeypatch.setattr(
+        run_module.Run, "_train_remaining_steps", lambda self: pytest.fail("trained")
+    )
     _, result = trained(tmp_path, tiny(model__init_std=1e30))
-    assert (result["outcome"], result["steps"], result["initial_loss"]) == ("diverged", 0, None)
+    assert (result.outcome, result.steps, result.initial_loss) == ("diverged", 0, None)
 
 
 def test_a_budget_below_one_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -274,7 +289,7 @@ def test_a_budget_below_one_batch_is_refused_before_anything_is_written(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_s19_seconds_and_speed_leave_compilation_and_evaluation_out(
+def test_seconds_and_speed_leave_compilation_and_evaluation_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
@@ -296,8 +311,8 @@ def test_s19_seconds_and_speed_leave_compilation_and_evaluation_out(
     monkeypatch.setattr(torch, "compile", slow_at_first)
     monkeypatch.setattr(run_module, "evaluate", slow_evaluation)
     folder, result = trained(tmp_path, tiny(train__compile="on"))
-    assert result["seconds"] == 24 * 0.5
-    assert result["tokens_per_s"] == 64 / 0.5
-    assert result["wall_seconds"] == 4000 + 100 + 12
+    assert result.seconds == 24 * 0.5
+    assert result.tokens_per_s == 64 / 0.5
+    assert result.wall_seconds == 4000 + 100 + 12
     every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert {r["tokens_per_s"] for r in every if r["kind"] == "train"} == {128.0}

@@ -33,7 +33,7 @@ configs = configs | falling_late
 
 
 @given(configs, st.integers(2, 5000))
-def test_s4_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(
+def test_first_step_has_a_rate_and_last_step_is_exactly_at_the_floor(
     cfg: TrainConfig, steps: int
 ) -> None:
     floor = {
@@ -95,7 +95,7 @@ def test_a_run_of_one_step_runs_at_the_peak() -> None:
 def test_points_are_as_many_as_asked_evenly_spaced_and_end_at_the_end(
     count: int, steps: int
 ) -> None:
-    points = sorted(schedule.points(count, steps))
+    points = sorted(schedule.evenly_spaced(count, steps))
     assert len(points) == min(count, steps)
     assert points[0] >= 1
     assert points[-1] == steps
@@ -116,4 +116,4 @@ def test_a_budget_smaller_than_a_batch_is_refused_in_words() -> None:
 
 
 def test_the_tail_is_a_tenth_and_never_nothing() -> None:
-    assert [schedule.tail(steps) for steps in (1, 9, 10, 400)] == [1, 1, 1, 40]
+    assert [schedule.tail_steps(steps) for steps in (1, 9, 10, 400)] == [1, 1, 1, 40]

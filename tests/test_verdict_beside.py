@@ -10,14 +10,14 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate_beside import over_documents as simulated
+from simulation.pairs import cover_over_documents
 from statsmodels.stats.proportion import proportion_confint
 
 from andrea.verdict.documents import over_documents
 from andrea.verdict.rates import Point
-from andrea.verdict.records import Replicate
-from andrea.verdict.sensitivity import capped, common_grid, sensitivity
-from andrea.verdict.stability import rates
+from andrea.verdict.replicates import Replicate
+from andrea.verdict.sensitivity import cap_loss, common_grid, measure_sensitivity
+from andrea.verdict.stability import measure_stability
 
 GOOD, DIVERGED, STALLED = Replicate(2.5), Replicate(None, "diverged"), Replicate(3.3, stalled=True)
 FAILED = Replicate(None, "failed")
@@ -31,7 +31,9 @@ FAILED = Replicate(None, "failed")
 )
 @settings(max_examples=80, deadline=None)
 def test_rates_have_wilsons_interval(good: int, diverged: int, stalled: int, failed: int) -> None:
-    found = rates([GOOD] * good + [DIVERGED] * diverged + [STALLED] * stalled + [FAILED] * failed)
+    found = measure_stability(
+        [GOOD] * good + [DIVERGED] * diverged + [STALLED] * stalled + [FAILED] * failed
+    )
     n = good + diverged + stalled
     assert (found.n, found.diverged, found.stalled) == (n, diverged, stalled)
     if n == 0:
@@ -45,11 +47,11 @@ def test_rates_have_wilsons_interval(good: int, diverged: int, stalled: int, fai
 
 def test_none_of_five_is_compatible_with_two_of_five() -> None:
     """docs/method.md, *Stability*."""
-    assert rates([GOOD] * 5).high == pytest.approx(0.434, abs=5e-4)
+    assert measure_stability([GOOD] * 5).high == pytest.approx(0.434, abs=5e-4)
 
 
 def test_a_completed_run_without_a_finite_loss_is_neither_good_nor_a_divergence() -> None:
-    assert rates([Replicate(math.nan), Replicate(None), GOOD]).n == 1
+    assert measure_stability([Replicate(math.nan), Replicate(None), GOOD]).n == 1
 
 
 GRID = [1e-3, 3.16e-3, 1e-2]
@@ -62,16 +64,16 @@ def test_sensitivity_is_the_mean_excess_over_the_best_of_the_grid() -> None:
         Point(3.16e-3, 2.5),
         Point(1.78e-3, 2.4),
     ]
-    found = sensitivity(points, GRID)
+    found = measure_sensitivity(points, GRID)
     assert found.value == pytest.approx((0.1 + 0 + 3.0) / 3)
     assert (found.rates, found.losses, found.best, found.n) == (GRID, [2.6, 2.5, 5.5], 2.5, 3)
     assert found.to_dict()["reason"] == ""
 
 
 def test_a_loss_counts_as_at_most_that_at_initialisation() -> None:
-    assert capped(2.5, 5.5) == 2.5
-    assert capped(3.3, 5.5) == 3.3, "a stalled run has the loss that it has"
-    assert [capped(loss, 5.5) for loss in (9.4, math.nan, math.inf, None)] == [5.5] * 4
+    assert cap_loss(2.5, 5.5) == 2.5
+    assert cap_loss(3.3, 5.5) == 3.3, "a stalled run has the loss that it has"
+    assert [cap_loss(loss, 5.5) for loss in (9.4, math.nan, math.inf, None)] == [5.5] * 4
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_loss_counts_as_at_most_that_at_initialisation() -> None:
     ],
 )
 def test_sensitivity_without_a_whole_grid_is_refused(points, grid, words: str) -> None:
-    found = sensitivity(points, grid)
+    found = measure_sensitivity(points, grid)
     assert (found.value, found.losses, found.best) == (None, [], None)
     assert words in found.reason
 
@@ -203,5 +205,5 @@ def test_the_interval_over_documents_covers_where_their_lengths_differ(
 ) -> None:
     """docs/method.md, *Documents*: 94–98 % whether long documents scatter less or not."""
     studies = 1000
-    told = simulated(count, 1.0, studies, seed=2, by_length=by_length)
+    told = cover_over_documents(count, 1.0, studies, seed=2, by_length=by_length)
     assert told.held >= 1 - stats.binom.isf(0.001, studies, 0.06) / studies

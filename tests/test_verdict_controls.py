@@ -1,4 +1,4 @@
-"""Controls as pure numbers: against scipy, at their thresholds, and what runs that went wrong mean."""
+"""Controls as pure numbers: against scipy, at their thresholds, and where runs went wrong."""
 
 import math
 
@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from andrea.verdict.controls import a_a, repeat, ruler
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge
+from andrea.verdict.controls import (
+    ControlSummary,
+    check_determinism,
+    judge_a_a,
+    judge_positive_control,
+)
+from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.records import ArmData, Controls, Replicate
+from andrea.verdict.replicates import ArmData, Replicate
 from andrea.verdict.seeds import (
     BLOCK,
     confirmation_seeds,
@@ -33,10 +37,14 @@ def runs(shift=0.0, noise=0.0, seed=0, level=2.0):
 
 def test_a_repeat_on_a_deterministic_route_is_the_same_to_the_last_bit():
     run = Replicate(2.5, **GOOD)
-    assert repeat(run, run, 0.05, deterministic=True).ok is True
-    near = repeat(run, Replicate(math.nextafter(2.5, 3), **GOOD), 0.05, deterministic=True)
+    assert check_determinism(run, run, 0.05, deterministic=True).ok is True
+    near = check_determinism(
+        run, Replicate(math.nextafter(2.5, 3), **GOOD), 0.05, deterministic=True
+    )
     assert near.ok is False and near.difference == math.ulp(2.5) and "loss" in near.reason
-    other = repeat(run, run, 0.05, deterministic=True, changed=["documents", "metrics.jsonl"])
+    other = check_determinism(
+        run, run, 0.05, deterministic=True, changed=["documents", "metrics.jsonl"]
+    )
     assert other.ok is False and "documents, metrics.jsonl" in other.reason
 
 
@@ -44,7 +52,7 @@ def test_a_repeat_on_a_deterministic_route_is_the_same_to_the_last_bit():
     "difference, ok", [(0.0, True), (0.0499, True), (0.0501, False), (-0.2, False)]
 )
 def test_elsewhere_a_repeat_is_within_m(difference, ok):
-    found = repeat(
+    found = check_determinism(
         Replicate(2.0, **GOOD), Replicate(2.0 + difference, **GOOD), 0.05, deterministic=False
     )
     assert found.ok is ok and found.difference == pytest.approx(abs(difference))
@@ -54,19 +62,19 @@ def test_elsewhere_a_repeat_is_within_m(difference, ok):
 def test_a_repeat_that_ends_otherwise_fails_and_one_that_is_missing_is_unknown(deterministic):
     run = Replicate(2.0, **GOOD)
     for other in (STALLED, DIVERGED):
-        assert repeat(run, other, 0.05, deterministic=deterministic).ok is False
-        assert repeat(other, run, 0.05, deterministic=deterministic).ok is False
+        assert check_determinism(run, other, 0.05, deterministic=deterministic).ok is False
+        assert check_determinism(other, run, 0.05, deterministic=deterministic).ok is False
     for one, two in ((run, None), (None, run), (None, None)):
-        found = repeat(one, two, 0.05, deterministic=deterministic)
+        found = check_determinism(one, two, 0.05, deterministic=deterministic)
         assert found.ok is None and "failed or is missing" in found.reason
-    assert repeat(DIVERGED, DIVERGED, 0.05, deterministic=True).ok is True
-    assert repeat(DIVERGED, DIVERGED, 0.05, deterministic=False).ok is None
+    assert check_determinism(DIVERGED, DIVERGED, 0.05, deterministic=True).ok is True
+    assert check_determinism(DIVERGED, DIVERGED, 0.05, deterministic=False).ok is None
 
 
 def test_a_paired_control_has_the_numbers_of_scipy():
     baseline, other = runs(noise=0.01, seed=1), runs(0.004, noise=0.01, seed=2)
     values = [other[s].loss - baseline[s].loss for s in SEEDS]
-    found = a_a(baseline, other, SEEDS, m=0.05)
+    found = judge_a_a(baseline, other, SEEDS, margin=0.05)
     expected = stats.ttest_1samp(values, 0.0)
     interval = expected.confidence_interval(0.95)
     assert [d.difference for d in found.differences] == values and found.n == 5
@@ -77,7 +85,7 @@ def test_a_paired_control_has_the_numbers_of_scipy():
         pytest.approx(np.std(values, ddof=1)),
     )
     for factor, side in ((0.5, "greater"), (2.0, "less")):
-        one_sided = ruler(baseline, other, SEEDS, 0.05, factor=factor)
+        one_sided = judge_positive_control(baseline, other, SEEDS, 0.05, factor=factor)
         assert one_sided.p == pytest.approx(stats.ttest_1samp(values, 0.0, alternative=side).pvalue)
 
 
@@ -91,7 +99,7 @@ def test_a_paired_control_has_the_numbers_of_scipy():
     ],
 )
 def test_a_a_fails_at_p_below_half_a_percent_and_a_mean_beyond_m(shift, noise, ok):
-    found = a_a(runs(), runs(shift, noise, seed=3), SEEDS, m=0.05)
+    found = judge_a_a(runs(), runs(shift, noise, seed=3), SEEDS, margin=0.05)
     assert found.ok is ok
     assert ok or (found.p < 0.005 and abs(found.mean) > 0.05)
 
@@ -101,24 +109,28 @@ def test_a_a_fails_about_once_in_two_hundred_studies_of_noise_that_is_large_besi
     for _ in range(4000):
         pairs = draw.standard_normal((2, 5))
         sides = [{s: Replicate(10 + float(row[s]), **GOOD) for s in SEEDS} for row in pairs]
-        failed += a_a(*sides, SEEDS, m=1e-6).ok is False
+        failed += judge_a_a(*sides, SEEDS, margin=1e-6).ok is False
     assert 0.002 < failed / 4000 < 0.009
 
 
 def test_where_no_loss_changed_no_other_weights_were_drawn():
-    found = a_a(runs(noise=0.1), runs(noise=0.1), SEEDS, m=0.05)
+    found = judge_a_a(runs(noise=0.1), runs(noise=0.1), SEEDS, margin=0.05)
     assert found.ok is False and "not drawn" in found.reason
 
 
 @pytest.mark.parametrize("bad", [STALLED, DIVERGED])
 def test_a_baseline_that_does_not_train_with_other_weights_fails_a_a(bad):
-    found = a_a(runs(), {**runs(0.001, 0.01), 2: bad}, SEEDS, m=0.05)
+    found = judge_a_a(runs(), {**runs(0.001, 0.01), 2: bad}, SEEDS, margin=0.05)
     assert found.ok is False and found.mean is found.p is found.interval is None and found.n == 4
     assert "1 of 5 runs diverged or stalled" in found.reason
 
 
 @pytest.mark.parametrize(
-    "judged", [lambda b, o: a_a(b, o, SEEDS, 0.05), lambda b, o: ruler(b, o, SEEDS, 0.05)]
+    "judged",
+    [
+        lambda b, o: judge_a_a(b, o, SEEDS, 0.05),
+        lambda b, o: judge_positive_control(b, o, SEEDS, 0.05),
+    ],
 )
 def test_what_failed_or_was_never_comparable_leaves_a_control_unknown(judged):
     whole = runs(0.1, 0.01)
@@ -131,28 +143,31 @@ def test_what_failed_or_was_never_comparable_leaves_a_control_unknown(judged):
 
 
 def test_a_ruler_holds_where_half_the_tokens_are_seen_to_cost_something():
-    assert ruler(runs(), runs(0.02, 0.005), SEEDS, 0.05).ok is True
-    assert ruler(runs(), runs(0.02, 0.2), SEEDS, 0.05).ok is False
-    assert ruler(runs(), runs(-0.1, 0.005), SEEDS, 0.05).ok is False, "better is not worse"
-    assert ruler(runs(), runs(-0.1, 0.005), SEEDS, 0.05, factor=2).ok is True
-    between = ruler(runs(), runs(0.01, 0.012, seed=4), SEEDS, 0.05)
+    assert judge_positive_control(runs(), runs(0.02, 0.005), SEEDS, 0.05).ok is True
+    assert judge_positive_control(runs(), runs(0.02, 0.2), SEEDS, 0.05).ok is False
+    assert judge_positive_control(runs(), runs(-0.1, 0.005), SEEDS, 0.05).ok is False, (
+        "better is not worse"
+    )
+    assert judge_positive_control(runs(), runs(-0.1, 0.005), SEEDS, 0.05, factor=2).ok is True
+    between = judge_positive_control(runs(), runs(0.01, 0.012, seed=4), SEEDS, 0.05)
     assert (
         between.ok is (between.p < 0.05)
-        and ruler(runs(), runs(0.01, 0.012, seed=4), SEEDS, between.p * 1.01).ok
+        and judge_positive_control(runs(), runs(0.01, 0.012, seed=4), SEEDS, between.p * 1.01).ok
     )
 
 
 @pytest.mark.parametrize("bad", [STALLED, DIVERGED])
 def test_a_ruler_run_that_did_not_train_came_out_worse(bad):
-    found = ruler(runs(), {**runs(0.02, 0.001), 1: bad}, SEEDS, 0.05)
+    found = judge_positive_control(runs(), {**runs(0.02, 0.001), 1: bad}, SEEDS, 0.05)
     assert (
         found.ok is True and found.mean is None and "the other pairs are worse too" in found.reason
     )
-    assert ruler(runs(), {**runs(-0.02, 0.001), 1: bad}, SEEDS, 0.05).ok is False
-    assert ruler(runs(), dict.fromkeys(SEEDS, bad), SEEDS, 0.05).ok is True
-    assert ruler(runs(), {**runs(-0.1, 0.001), 1: bad}, SEEDS, 0.05, factor=2).ok is False, (
-        "longer is not worse"
-    )
+    assert judge_positive_control(runs(), {**runs(-0.02, 0.001), 1: bad}, SEEDS, 0.05).ok is False
+    assert judge_positive_control(runs(), dict.fromkeys(SEEDS, bad), SEEDS, 0.05).ok is True
+    assert (
+        judge_positive_control(runs(), {**runs(-0.1, 0.001), 1: bad}, SEEDS, 0.05, factor=2).ok
+        is False
+    ), "longer is not worse"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +175,7 @@ def test_a_ruler_run_that_did_not_train_came_out_worse(bad):
 )
 def test_a_ruler_that_lost_a_run_holds_by_a_sign_test_at_its_level(n, alpha, ok):
     """That all of n pairs are worse by chance has a probability of 2^-n: one in eight at n = 3."""
-    found = ruler(runs(), {**runs(0.02, 0.001), 1: DIVERGED}, SEEDS[:n], alpha)
+    found = judge_positive_control(runs(), {**runs(0.02, 0.001), 1: DIVERGED}, SEEDS[:n], alpha)
     assert found.ok is ok and found.mean is None and "the other pairs are worse too" in found.reason
     assert ok == ("as chance has it" not in found.reason)
 
@@ -180,26 +195,39 @@ def test_a_failed_ruler_takes_away_the_words_that_say_that_nothing_was_seen():
         "torn", {0: Replicate(None, "diverged")} | {s: others[-1].runs[s] for s in SEEDS[1:]}
     )
     absent = ArmData("absent", {})
-    said = judge(protocol, baseline, [*others, absent], controls=Controls(True, True, False))
+    said = judge_arms(
+        protocol, baseline, [*others, absent], controls=ControlSummary(True, True, False)
+    )
     assert [v.verdict for v in said] == ["worse", "invalid", "better", "unstable", "invalid"]
     assert said[1].cause == said[4].cause == "ruler failed"
     assert said[1].mean is said[1].p is said[1].tost_p is None
-    for unknown in (Controls(), Controls(True, True, None), Controls(True, True, True), None):
-        words = [v.verdict for v in judge(protocol, baseline, [*others, absent], controls=unknown)]
+    for unknown in (
+        ControlSummary(),
+        ControlSummary(True, True, None),
+        ControlSummary(True, True, True),
+        None,
+    ):
+        words = [
+            v.verdict for v in judge_arms(protocol, baseline, [*others, absent], controls=unknown)
+        ]
         assert words == ["worse", "equivalent", "better", "unstable", "inconclusive"]
 
 
-@pytest.mark.parametrize("controls", [Controls(repeat=False), Controls(a_a=False, ruler=False)])
+@pytest.mark.parametrize(
+    "controls", [ControlSummary(determinism=False), ControlSummary(a_a=False, positive=False)]
+)
 def test_controls_void_effects_as_they_void_arms(controls):
     factors = {"one": ["a", "b"], "two": ["x", "y"]}
     names = ("a+x", "a+y", "b+x", "b+y")
     cells = {name: ArmData(name, arm.runs) for name, arm in zip(names, CELLS, strict=True)}
-    found = effects(Protocol(m=0.05), factors, "a+x", cells, controls=controls)
+    found = judge_effects(Protocol(m=0.05), factors, "a+x", cells, controls=controls)
     assert {e.verdict for e in found} == {"invalid"} and {e.cause for e in found} == {
         "control failed"
     }
     assert {e.mean for e in found} == {None}
-    blind = effects(Protocol(m=0.05), factors, "a+x", cells, controls=Controls(ruler=False))
+    blind = judge_effects(
+        Protocol(m=0.05), factors, "a+x", cells, controls=ControlSummary(positive=False)
+    )
     assert {(e.contrast.kind, e.verdict, e.cause) for e in blind} == {
         ("main", "worse", ""),
         ("main", "invalid", "ruler failed"),

@@ -13,15 +13,15 @@ import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from simulation.simulate import World, simulate_design
+from simulation.studies import World, simulate_factorial_studies
 from statsmodels.stats.multitest import multipletests
 
 from andrea.errors import UserError
-from andrea.verdict.design import cells, contrasts
-from andrea.verdict.factorial import Effect, effects
-from andrea.verdict.judge import judge
+from andrea.verdict.design import cells, factorial_contrasts
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.judgement import Effect
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.records import ArmData, Replicate
+from andrea.verdict.replicates import ArmData, Replicate
 from andrea.verdict.seeds import replication_seed
 
 TWO = {"norm": ["pre", "post"], "warmup": ["warm", "cold"]}
@@ -59,7 +59,7 @@ def judged(
     **more: Any,
 ):
     n = len(next(iter(losses.values())))
-    return effects(Protocol(m=m, seeds=n), factors, baseline, arms(losses, **more))
+    return judge_effects(Protocol(m=m, seeds=n), factors, baseline, arms(losses, **more))
 
 
 def one(found: list[Effect], kind: str, **at: str) -> Effect:
@@ -75,7 +75,10 @@ def main(found: list[Effect], factor: str) -> Effect:
 
 
 def test_the_effects_of_two_by_two_are_the_textbooks() -> None:
-    found = {(c.kind, c.steps[0].factor, *c.at.values()): c.weights for c in contrasts(TWO, BASE)}
+    found = {
+        (c.kind, c.steps[0].factor, *c.at.values()): c.weights
+        for c in factorial_contrasts(TWO, BASE)
+    }
     assert found == {
         ("main", "norm"): {"pre+warm": -0.5, "pre+cold": -0.5, "post+warm": 0.5, "post+cold": 0.5},
         ("main", "warmup"): {
@@ -103,7 +106,7 @@ def test_effects_are_as_many_as_the_design_has_and_their_weights_balance(
     factors, seed, random
 ) -> None:
     baseline = random.choice(list(cells(factors)))
-    found = contrasts(factors, baseline)
+    found = factorial_contrasts(factors, baseline)
     spare = [len(levels) - 1 for levels in factors.values()]
     counts = {
         kind: sum(c.kind == kind for c in found) for kind in ("main", "simple", "interaction")
@@ -154,7 +157,7 @@ def test_tests_are_paired_and_families_are_the_kinds(n: int, seed: int) -> None:
     found = judged(losses, factors, "x+0", m=1.0)  # a small m has many pairs to count
     for kind, k in (("main", 3), ("simple", 7), ("interaction", 2)):
         family = [e for e in found if e.contrast.kind == kind]
-        assert [e.family for e in family] == [k] * k
+        assert [e.family_size for e in family] == [k] * k
         for effect in family:
             values = sum(w * np.array(losses[name]) for name, w in effect.contrast.weights.items())
             whole = stats.ttest_1samp(values, 0)
@@ -232,13 +235,13 @@ def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_n
     ):
         runs[replication_seed(i)] = run
     data["post+cold"] = ArmData("post+cold", runs)
-    found = effects(Protocol(m=0.05), TWO, BASE, data)
+    found = judge_effects(Protocol(m=0.05), TWO, BASE, data)
     crossed = one(found, "interaction")
     assert crossed.verdict == "unstable" and crossed.n == 2 and len(crossed.differences) == 2
     assert crossed.reason.startswith(
         "post+cold: 1 diverged and 2 stalled of 5 runs; so there is nothing"
     )
-    assert crossed.counts["post+cold"] == {
+    assert crossed.fates["post+cold"] == {
         "good": 2,
         "diverged": 1,
         "stalled": 2,
@@ -254,11 +257,11 @@ def test_what_needs_a_cell_that_did_not_train_says_how_often_it_did_not_and_is_n
     assert one(found, "simple", warmup="warm").verdict == "worse", (
         "what does not need that cell is judged"
     )
-    assert one(found, "simple", warmup="warm").family == 4, "in the whole family"
+    assert one(found, "simple", warmup="warm").family_size == 4, "in the whole family"
     data["post+cold"] = ArmData("post+cold", untrainable=True, regret=None)
     assert (
         "post+cold: every tuning run diverged"
-        in one(effects(Protocol(m=0.05), TWO, BASE, data), "interaction").reason
+        in one(judge_effects(Protocol(m=0.05), TWO, BASE, data), "interaction").reason
     )
 
 
@@ -271,14 +274,14 @@ def test_a_baseline_that_did_not_train_makes_every_effect_invalid_for_the_reason
     data[BASE] = (
         ArmData(BASE, untrainable=True, regret=None) if untrainable else ArmData(BASE, runs)
     )
-    found = effects(Protocol(m=0.05), TWO, BASE, data)
+    found = judge_effects(Protocol(m=0.05), TWO, BASE, data)
     assert {(e.verdict, e.cause, e.mean, e.p) for e in found} == {
         ("invalid", "under-trained", None, None)
     }
     assert len(found) == 7, "also those that need other cells"
     others = [arm for name, arm in data.items() if name != BASE]
     assert {e.reason for e in found} == {
-        v.reason for v in judge(Protocol(m=0.05), data[BASE], others)
+        v.reason for v in judge_arms(Protocol(m=0.05), data[BASE], others)
     }
 
 
@@ -289,7 +292,9 @@ def test_what_is_missing_at_the_edge_or_evaluated_otherwise_is_not_tested() -> N
         seed: run for seed, run in data["post+cold"].runs.items() if seed != replication_seed(2)
     }
     crossed = one(
-        effects(Protocol(m=0.05), TWO, BASE, {**data, "post+cold": ArmData("post+cold", runs)}),
+        judge_effects(
+            Protocol(m=0.05), TWO, BASE, {**data, "post+cold": ArmData("post+cold", runs)}
+        ),
         "interaction",
     )
     assert (crossed.verdict, crossed.cause) == ("inconclusive", "failed or missing run")
@@ -305,7 +310,9 @@ def test_what_is_missing_at_the_edge_or_evaluated_otherwise_is_not_tested() -> N
     other = {
         seed: Replicate(run.loss, digest="other") for seed, run in data["pre+cold"].runs.items()
     }
-    mixed = effects(Protocol(m=0.05), TWO, BASE, {**data, "pre+cold": ArmData("pre+cold", other)})
+    mixed = judge_effects(
+        Protocol(m=0.05), TWO, BASE, {**data, "pre+cold": ArmData("pre+cold", other)}
+    )
     assert one(mixed, "interaction").verdict == "invalid" and one(mixed, "interaction").mean is None
     assert one(mixed, "simple", warmup="warm").verdict == "worse"
 
@@ -318,7 +325,7 @@ def test_two_seeds_are_enough_and_one_is_not_and_no_spread_is_no_fault() -> None
     shifted = judged({**flat, "post+cold": [3.5, 3.6]})
     assert one(shifted, "interaction").verdict == "present" and one(shifted, "interaction").p == 0
     with pytest.raises(UserError, match="at least 2 seeds"):
-        effects(Protocol(m=0.05), TWO, BASE, arms(flat), seeds=[0])
+        judge_effects(Protocol(m=0.05), TWO, BASE, arms(flat), seeds=[0])
 
 
 def test_tags_come_from_every_cell_that_is_needed() -> None:
@@ -341,6 +348,6 @@ def test_equal_cells_seldom_have_effects_whatever_tuning_makes_of_them(world: Wo
     for `equivalent`.
     """
     studies = 300
-    found = simulate_design(world, Protocol(m=0.001, seeds=5), studies, seed=5)
+    found = simulate_factorial_studies(world, Protocol(m=0.001, seeds=5), studies, seed=5)
     most = 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
     assert all(guarded <= most for _, guarded in found.values()), found

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from andrea.errors import UserError
 from andrea.verdict import paired
-from andrea.verdict.judge import fates, judge, summarise
+from andrea.verdict.controls import ControlSummary
+from andrea.verdict.judge import judge_arms
+from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.records import ArmData, Controls, Replicate, Verdict
+from andrea.verdict.replicates import ArmData, Replicate, count_fates, summarise_arm
 
 calm = settings(deadline=None)
 """A slow machine is no failure."""
@@ -48,7 +50,7 @@ BASE = arm("base", LOSSES)
 def one(
     data: ArmData, base: ArmData = BASE, protocol: Protocol = PROTOCOL, **options: object
 ) -> Verdict:
-    return judge(protocol, base, [data], **options)[0]  # type: ignore[arg-type]
+    return judge_arms(protocol, base, [data], **options)[0]  # type: ignore[arg-type]
 
 
 def with_run(data: ArmData, seed: int, run: Replicate | None) -> ArmData:
@@ -109,15 +111,15 @@ def test_pairs_needed_never_looks_at_the_effect_just_seen() -> None:
 
 
 def test_a_failed_control_makes_everything_invalid() -> None:
-    verdict = one(shifted("a", -0.1), controls=Controls(repeat=False, a_a=True))
+    verdict = one(shifted("a", -0.1), controls=ControlSummary(determinism=False, a_a=True))
     assert str(verdict) == "invalid (control failed)"
     assert "repeat" in verdict.reason
-    assert str(one(shifted("a", -0.1), controls=Controls(repeat=True))) == "better"
+    assert str(one(shifted("a", -0.1), controls=ControlSummary(determinism=True))) == "better"
 
 
 def test_different_evaluated_tokens_make_an_arm_invalid_and_spare_the_others() -> None:
     odd = with_run(shifted("a", -0.1), 2, Replicate(2.4, digest="other"))
-    said = judge(PROTOCOL, BASE, [odd, shifted("b", -0.1)])
+    said = judge_arms(PROTOCOL, BASE, [odd, shifted("b", -0.1)])
     assert [str(v) for v in said] == ["invalid (evaluation differs)", "better"]
 
 
@@ -150,7 +152,13 @@ def test_an_arm_that_always_stalls_has_counts_and_fishers_p() -> None:
     dead = ArmData("dead", {s: Replicate(3.3, stalled=True) for s in SEEDS})
     verdict = one(dead)
     assert str(verdict) == "unstable"
-    assert verdict.counts == {"good": 0, "diverged": 0, "stalled": 5, "failed": 0, "missing": 0}
+    assert verdict.fates["dead"] == {
+        "good": 0,
+        "diverged": 0,
+        "stalled": 5,
+        "failed": 0,
+        "missing": 0,
+    }
     assert verdict.fisher_p == pytest.approx(2 / 252)
     assert verdict.mean is None
 
@@ -193,7 +201,7 @@ def test_the_first_match_wins() -> None:
         with_run(shifted("a", -0.1, edge="low"), 0, Replicate(None, "diverged")), 1, None
     )
     sick = with_run(BASE, 2, Replicate(3.3, stalled=True))
-    failed = Controls(a_a=False)
+    failed = ControlSummary(a_a=False)
     assert one(worst, sick, controls=failed).cause == "control failed"
     assert one(worst, sick).cause == "under-trained"
     assert str(one(worst)) == "unstable"
@@ -206,7 +214,7 @@ def test_the_first_match_wins() -> None:
 
 def test_untested_arms_still_count_in_holm_and_in_the_intervals() -> None:
     alone = one(shifted("a", -0.06, noise=0.03))
-    crowd = judge(
+    crowd = judge_arms(
         PROTOCOL,
         BASE,
         [shifted("a", -0.06, noise=0.03), *(ArmData(f"x{i}", untrainable=True) for i in range(3))],
@@ -286,11 +294,11 @@ def test_runs_older_than_the_freeze_are_said() -> None:
 
 def test_arms_need_names_of_their_own() -> None:
     with pytest.raises(UserError, match="distinct"):
-        judge(PROTOCOL, BASE, [BASE])
+        judge_arms(PROTOCOL, BASE, [BASE])
 
 
 def test_a_study_of_one_arm_has_no_verdict() -> None:
-    assert judge(PROTOCOL, BASE, []) == []
+    assert judge_arms(PROTOCOL, BASE, []) == []
 
 
 def test_a_verdict_is_plain_json() -> None:
@@ -305,11 +313,11 @@ def test_a_verdict_is_plain_json() -> None:
 
 def test_the_summary_of_an_arm_states_its_noise_and_every_run() -> None:
     data = with_run(with_run(BASE, 0, Replicate(None, "diverged")), 1, Replicate(None, "failed"))
-    told = summarise(data, range(6))
+    told = summarise_arm(data, range(6))
     assert (told.n, told.mean) == (3, pytest.approx(np.mean(LOSSES[2:])))
     assert told.sd == pytest.approx(np.std(LOSSES[2:], ddof=1))
     assert told.counts == {"good": 3, "diverged": 1, "stalled": 0, "failed": 1, "missing": 1}
-    assert sum(fates(data, range(6)).values()) == 6
+    assert sum(count_fates(data, range(6)).values()) == 6
 
 
 PAIRS = st.lists(st.tuples(st.floats(2.0, 3.0), st.floats(-0.1, 0.1)), min_size=2, max_size=8)
@@ -371,7 +379,10 @@ def test_neither_the_unit_of_the_loss_nor_the_order_of_the_arms_changes_a_word(
             arm(f"a{i}", [unit * (b + sets[i][s][1]) for s, (b, _) in enumerate(sets[0][:n])])
             for i in rows
         ]
-        return {v.arm: v for v in judge(Protocol(m=0.05 * unit), base, arms, seeds=range(n))}
+        return {
+            v.contrast.arm: v
+            for v in judge_arms(Protocol(m=0.05 * unit), base, arms, seeds=range(n))
+        }
 
     here, there = (
         judged(1.0, list(range(len(sets)))),

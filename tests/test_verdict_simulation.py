@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from simulation.simulate import World, simulate, without_regret
-from simulation.simulate_beside import Pairs, false_alarms, ruler_power
+from simulation.pairs import Pairs, positive_control_power, share_of_false_alarms
+from simulation.studies import World, simulate_studies, word_without_regret
 
 from andrea.verdict.protocol import Protocol
 
@@ -33,18 +33,20 @@ def at_least(studies: int, share: float) -> float:
 
 def test_midpoints_and_vertex_hold_what_grid_and_argmin_do_not() -> None:
     world, studies = World(noise=0.003), 150
-    argmin = simulate(world, Protocol(m=TINY, seeds=10, trials=5), studies, seed=1)
-    vertex = simulate(world, Protocol(m=TINY, seeds=10), studies, seed=1)
+    argmin = simulate_studies(world, Protocol(m=TINY, seeds=10, trials=5), studies, seed=1)
+    vertex = simulate_studies(world, Protocol(m=TINY, seeds=10), studies, seed=1)
     assert argmin.unguarded["false"] / studies > 0.5
-    assert argmin.share("false") <= at_most(studies), "the regret catches what the argmin costs"
+    assert argmin.share_with("false") <= at_most(studies), (
+        "the regret catches what the argmin costs"
+    )
     assert vertex.unguarded["false"] / studies <= at_most(studies, 0.06)
-    assert vertex.share("false") <= at_most(studies)
+    assert vertex.share_with("false") <= at_most(studies)
 
 
 def test_arms_that_differ_by_m_are_rarely_called_equivalent() -> None:
     studies = 100
-    tally = simulate(World(effects=(0.05, -0.05)), Protocol(m=0.05), studies, seed=2)
-    assert tally.share("equivalent") <= at_most(studies)
+    tally = simulate_studies(World(effects=(0.05, -0.05)), Protocol(m=0.05), studies, seed=2)
+    assert tally.share_with("equivalent") <= at_most(studies)
 
 
 def test_the_guard_leaves_the_power_to_see_what_matters() -> None:
@@ -52,34 +54,34 @@ def test_the_guard_leaves_the_power_to_see_what_matters() -> None:
     uncertain.
     """
     studies = 60
-    seen = simulate(World(effects=(0.1,)), Protocol(m=0.05), studies, seed=3)
-    none = simulate(World(effects=(0.0,)), Protocol(m=0.05), studies, seed=3)
-    assert seen.share("worse") >= 0.95
-    assert none.share("equivalent") >= 0.95
+    seen = simulate_studies(World(effects=(0.1,)), Protocol(m=0.05), studies, seed=3)
+    none = simulate_studies(World(effects=(0.0,)), Protocol(m=0.05), studies, seed=3)
+    assert seen.share_with("worse") >= 0.95
+    assert none.share_with("equivalent") >= 0.95
 
 
 def test_an_arm_that_always_stalls_is_unstable_in_every_study() -> None:
-    tally = simulate(World(cliff=-9.0), Protocol(m=0.05), 3)
-    assert tally.share("invalid") == 1.0, "the baseline stalls as well"
+    tally = simulate_studies(World(cliff=-9.0), Protocol(m=0.05), 3)
+    assert tally.share_with("invalid") == 1.0, "the baseline stalls as well"
 
 
 def test_the_same_seed_plays_the_same_studies() -> None:
-    assert simulate(World(), Protocol(m=0.01), 5, seed=4) == simulate(
+    assert simulate_studies(World(), Protocol(m=0.01), 5, seed=4) == simulate_studies(
         World(), Protocol(m=0.01), 5, seed=4
     )
 
 
 def test_tests_alone_say_what_the_verdict_was_before_the_guard() -> None:
-    from andrea.verdict.judge import judge
-    from andrea.verdict.records import ArmData, Replicate
+    from andrea.verdict.judge import judge_arms
+    from andrea.verdict.replicates import ArmData, Replicate
 
     base = ArmData("base", {s: Replicate(2.5 + 0.01 * s) for s in range(5)}, regret=0.2)
     arm = ArmData("arm", {s: Replicate(2.6 + 0.011 * s) for s in range(5)})
-    verdict = judge(Protocol(m=0.05), base, [arm])[0]
+    verdict = judge_arms(Protocol(m=0.05), base, [arm])[0]
     assert str(verdict) == "inconclusive (rate uncertain)"
-    assert without_regret(verdict, 0.05) == "worse"
-    assert without_regret(
-        judge(Protocol(m=0.05), base, [ArmData("x", untrainable=True)])[0], 0.05
+    assert word_without_regret(verdict, 0.05) == "worse"
+    assert word_without_regret(
+        judge_arms(Protocol(m=0.05), base, [ArmData("x", untrainable=True)])[0], 0.05
     ).startswith("unst")
 
 
@@ -96,15 +98,15 @@ EQUAL = {
 @pytest.mark.parametrize("n", [3, 5])
 def test_an_a_a_control_of_a_right_study_fails_once_in_two_hundred(n: int) -> None:
     studies = 600
-    assert false_alarms(Pairs(n=n), 0.001, studies, seed=22) <= at_most(studies, 0.005)
-    assert false_alarms(Pairs(n=n), 0.05, studies, seed=22) == 0, "no pair strays beyond m"
+    assert share_of_false_alarms(Pairs(n=n), 0.001, studies, seed=22) <= at_most(studies, 0.005)
+    assert share_of_false_alarms(Pairs(n=n), 0.05, studies, seed=22) == 0, "no pair strays beyond m"
 
 
 def test_the_ruler_sees_what_half_the_tokens_cost_and_nothing_where_they_cost_nothing() -> None:
     studies, sd = 500, 0.005 * 2**0.5
-    assert ruler_power(Pairs(half=0.0), 0.05, studies, seed=23) <= at_most(studies)
-    assert ruler_power(Pairs(half=4 * sd), 0.05, studies, seed=23) > 0.98
-    assert ruler_power(Pairs(n=3, half=sd), 0.05, studies, seed=23) < 0.5, (
+    assert positive_control_power(Pairs(half=0.0), 0.05, studies, seed=23) <= at_most(studies)
+    assert positive_control_power(Pairs(half=4 * sd), 0.05, studies, seed=23) > 0.98
+    assert positive_control_power(Pairs(n=3, half=sd), 0.05, studies, seed=23) < 0.5, (
         "small studies see little"
     )
 
@@ -132,10 +134,10 @@ def test_false_verdicts_on_equal_arms_stay_near_five_percent_per_family(
     regret added.
     """
     studies = 120 if k == 8 else 200
-    tally = simulate(
+    tally = simulate_studies(
         replace(EQUAL[name], effects=(0.0,) * k), Protocol(m=TINY, seeds=n), studies, seed=n
     )
-    assert tally.share("false") <= at_most(studies)
+    assert tally.share_with("false") <= at_most(studies)
     assert tally.covered_with_regret / studies >= 1 - at_most(studies)
     if name not in ("steeper below", "cliff"):
         assert 1 - at_most(studies, 0.07) <= tally.covered / studies <= 1 - at_least(studies, 0.03)
@@ -150,7 +152,7 @@ def test_what_breaks_the_t_tests_assumptions_fails_as_documented(
     that are alike.
     """
     studies = 500
-    false = simulate(world, Protocol(m=TINY, seeds=n), studies, seed=21).share("false")
+    false = simulate_studies(world, Protocol(m=TINY, seeds=n), studies, seed=21).share_with("false")
     assert abs(false - documented) <= 3 * (2 * documented * (1 - documented) / studies) ** 0.5
 
 
@@ -165,9 +167,9 @@ def test_where_a_seeds_optimum_strays_the_method_fails_as_documented(
     not be forgotten.
     """
     studies = 500
-    false = simulate(World(wobble=wobble), Protocol(m=TINY, seeds=n), studies, seed=13).share(
-        "false"
-    )
+    false = simulate_studies(
+        World(wobble=wobble), Protocol(m=TINY, seeds=n), studies, seed=13
+    ).share_with("false")
     assert abs(false - documented) <= 3 * (documented * (1 - documented) / studies) ** 0.5
     assert wobble < 0.1 or false > 0.05
 
@@ -176,15 +178,15 @@ def test_where_a_seeds_optimum_strays_the_method_fails_as_documented(
 @pytest.mark.parametrize(
     ("name", "k", "n"),
     [
-        ("parabola", 1, 10), ("parabola", 8, 3), ("steeper below", 4, 5), ("cliff", 1, 5), ("cliff", 4, 10),
-        ("unequal noise", 4, 5), ("t3 tails", 1, 3), ("t3 tails", 4, 5),
+        ("parabola", 1, 10), ("parabola", 8, 3), ("steeper below", 4, 5), ("cliff", 1, 5),
+        ("cliff", 4, 10), ("unequal noise", 4, 5), ("t3 tails", 1, 3), ("t3 tails", 4, 5),
     ],
 )  # fmt: skip
 def test_false_equivalence_at_the_margin_stays_near_five_percent(name: str, k: int, n: int) -> None:
     studies = 120
     world = replace(EQUAL[name], effects=(0.05, -0.05, 0.05, -0.05, 0.05, -0.05, 0.05, -0.05)[:k])
-    tally = simulate(world, Protocol(m=0.05, seeds=n), studies, seed=11)
-    assert tally.share("equivalent") <= at_most(studies)
+    tally = simulate_studies(world, Protocol(m=0.05, seeds=n), studies, seed=11)
+    assert tally.share_with("equivalent") <= at_most(studies)
 
 
 @pytest.mark.slow
@@ -193,6 +195,6 @@ def test_the_estimated_regret_is_of_the_size_of_the_true_one() -> None:
     percentile.
     """
     for world in (World(), World(skew=-4, noise=0.003)):
-        tally = simulate(world, Protocol(m=TINY), 200, seed=12)
+        tally = simulate_studies(world, Protocol(m=TINY), 200, seed=12)
         ratio = np.quantile(tally.regret, 0.95) / np.quantile(tally.true_regret, 0.95)
         assert 1 <= ratio <= 10

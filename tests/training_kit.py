@@ -14,6 +14,7 @@ from conftest import generated_text
 from andrea.config import RunConfig, build, merge
 from andrea.data.prepare import prepare
 from andrea.data.prepared import Prepared
+from andrea.records.run import RunResult
 from andrea.training import checkpoint
 from andrea.training.identity import identity, resolve, run_id
 from andrea.training.metrics import VOLATILE
@@ -46,7 +47,7 @@ def corpus() -> Prepared:
 def tiny(**settings: Any) -> RunConfig:
     """A resolved tiny configuration; settings are dotted with `__` for the dot."""
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    data = {"data.source": corpus().meta["source"]}
+    data = {"data.source": corpus().meta.source}
     return resolve(build(RunConfig, merge(TINY, data, dotted)), corpus(), "cpu")
 
 
@@ -66,9 +67,9 @@ def records(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def lasting(result: dict[str, Any]) -> dict[str, Any]:
+def lasting(result: RunResult) -> dict[str, Any]:
     """A result without what a clock or the number of attempts decides."""
-    return {k: v for k, v in result.items() if k not in VOLATILE}
+    return {k: v for k, v in result.to_json().items() if k not in VOLATILE}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from andrea.tracking.mirror import sync
 from andrea.tracking.subject import Destination
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
-PATIENT_S = 90.0
 
 
 class Training:
@@ -81,13 +79,6 @@ class Training:
         self._claim.release()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def has_rows(server: WandbServer, count: int) -> Callable[[], bool]:
     """Whether the one run on the server has so many."""
     return lambda: [len(run.lines) for run in server.runs.values()] == [count]
@@ -139,11 +130,18 @@ mirror.main(sys.argv[1])
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let mirrors show a run as soon as it is trained, and give way to nobody."""
+    run_instead(monkeypatch, QUICK)
+
+
+def run_instead(monkeypatch: pytest.MonkeyPatch, mirroring: str) -> None:
+    """Let the processes of mirrors run this program, which gets their order as its argument."""
     popen = subprocess.Popen
 
     def begin(command: list[str], **how: Any) -> "subprocess.Popen[bytes]":
         program = (
-            [sys.executable, "-P", "-c", QUICK] if "andrea.tracking" in command else command[:-1]
+            [sys.executable, "-P", "-c", mirroring]
+            if "andrea.tracking" in command
+            else command[:-1]
         )
         return popen([*program, command[-1]], **how)
 

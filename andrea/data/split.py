@@ -1,8 +1,8 @@
-"""Which text is trained on, which tunes, which judges: decided before any token exists.
+"""The split of a corpus into the parts train, tune and verdict, made before any token exists.
 
-Several documents are assigned by a hash of their names, so adding one moves no other. One document
-is cut into three stretches with a gap between them, so that no passage continues from one part into
-the next.
+Several documents are assigned by a hash of their names, so adding one moves no other. A single
+document is cut into three stretches with a gap between them, so that no passage continues from one
+part into the next.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from andrea.data.config import Part
-from andrea.data.sources import Document
+from andrea.data.sources.scan import Document
 from andrea.errors import UserError
 
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -23,38 +23,39 @@ hundredth of the text.
 
 @dataclass(frozen=True)
 class Split:
-    """Documents by part. With a single document all parts name it and `stretches` says which
-    characters.
+    """Documents by part. With a single document all parts hold it, and `cut_stretches` gives the
+    characters of each.
     """
 
     parts: dict[Part, list[Document]]
     shares: tuple[float, float, float]
 
     @property
-    def single(self) -> bool:
-        """Whether one document was cut into stretches."""
+    def is_one_document(self) -> bool:
+        """True where a single document was cut into stretches."""
         return self.parts["train"] == self.parts["verdict"]
 
-    def texts(self, part: Part) -> Iterator[tuple[str, str]]:
-        """Name and text of every document of a part, read one at a time.
+    def read_texts(self, part: Part) -> Iterator[tuple[str, str]]:
+        """Yield name and text of every document of a part, read one at a time.
 
         Raises:
             UserError: one document, too short to leave something in every part.
         """
         for document in self.parts[part]:
-            text = document.read()
-            if self.single:
-                start, end = stretches(len(text), self.shares, document.name)[part]
+            text = document.read_text()
+            if self.is_one_document:
+                start, end = cut_stretches(len(text), self.shares, document.name)[part]
                 text = text[start:end]
             yield document.name, text
 
 
-def split(documents: list[Document], shares: tuple[float, float, float]) -> Split:
+def split_documents(documents: list[Document], shares: tuple[float, float, float]) -> Split:
     """Assign documents to parts.
 
     Raises:
         UserError: several documents, and a part got none.
     """
+    # By its hash, a single document would fall to one part and leave the others empty.
     if len(documents) == 1:
         return Split(dict.fromkeys(PARTS, documents), shares)
     parts: dict[Part, list[Document]] = {part: [] for part in PARTS}
@@ -63,52 +64,52 @@ def split(documents: list[Document], shares: tuple[float, float, float]) -> Spli
     missing = [part for part in PARTS if not parts[part]]
     if missing:
         raise UserError(
-            f"data.split {_shown(shares)}: none of the {len(documents)} documents fell to "
-            f"{' and '.join(missing)} "
-            "(they are assigned by a hash of their names); join them into one file, which is cut "
-            "into stretches, "
-            "or give those parts a larger share, as in data.split=[60,20,20]"
+            f"data.split {_format_shares(shares)}: none of the {len(documents)} documents fell to "
+            f"{' and '.join(missing)} (they are assigned by a hash of their names); join them into "
+            "one file, which is cut into stretches, or give those parts a larger share, as in "
+            "data.split=[60,20,20]"
         )
     return Split(parts, shares)
 
 
 def part_of(name: str, shares: tuple[float, float, float]) -> Part:
     """The part of a document: its name's hash, uniform on [0, 1), against the cumulative shares."""
+    total = sum(shares)
     uniform = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
-    reached = 0.0
+    cumulative = 0.0
     for part, share in zip(PARTS, shares, strict=True):
-        reached += share / sum(shares)
-        if uniform < reached:
+        cumulative += share / total
+        if uniform < cumulative:
             return part
     return PARTS[-1]
 
 
-def stretches(
+def cut_stretches(
     length: int, shares: tuple[float, float, float], name: str
 ) -> dict[Part, tuple[int, int]]:
-    """Start and end of each part in a text of `length` characters; the gap is taken from the
-    earlier part's end.
+    """Start and end of each part in a text of `length` characters. The gap is taken from the end of
+    the earlier part.
 
     Raises:
         UserError: a part would be empty.
     """
     gap = min(GAP, length // 100)
-    first = round(length * shares[0] / sum(shares))
-    second = round(length * (shares[0] + shares[1]) / sum(shares))
-    cut: dict[Part, tuple[int, int]] = {
-        "train": (0, first - gap),
-        "tune": (first, second - gap),
-        "verdict": (second, length),
+    tune_start = round(length * shares[0] / sum(shares))
+    verdict_start = round(length * (shares[0] + shares[1]) / sum(shares))
+    stretches: dict[Part, tuple[int, int]] = {
+        "train": (0, tune_start - gap),
+        "tune": (tune_start, verdict_start - gap),
+        "verdict": (verdict_start, length),
     }
-    short = [part for part, (start, end) in cut.items() if end <= start]
-    if short:
+    empty = [part for part, (start, end) in stretches.items() if end <= start]
+    if empty:
         raise UserError(
-            f"data.split {_shown(shares)}: {name} is too short ({length} characters): nothing "
-            "would be left for "
-            f"{' and '.join(short)}; use a longer text or give those parts a larger share"
+            f"data.split {_format_shares(shares)}: {name} is too short ({length} characters): "
+            f"nothing would be left for {' and '.join(empty)}; use a longer text or give those "
+            "parts a larger share"
         )
-    return cut
+    return stretches
 
 
-def _shown(shares: tuple[float, float, float]) -> str:
+def _format_shares(shares: tuple[float, float, float]) -> str:
     return "[" + ", ".join(f"{share:g}" for share in shares) + "]"

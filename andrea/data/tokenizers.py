@@ -1,13 +1,11 @@
-"""Text to tokens and back: bytes, characters, byte-level BPE. Every one of them restores the text
-exactly.
-"""
+"""Tokenizers: bytes, characters, byte-level BPE. Decoding restores the text exactly."""
 
 import contextlib
 import importlib.metadata
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +18,15 @@ if TYPE_CHECKING:
 END = "<|endoftext|>"
 """Put after every document by the BPE tokenizer; it stands for no byte of the text."""
 PIECE = 1 << 17
-"""Characters that are encoded at a time, so that memory does not follow the length of a document.
-"""
+"""Characters encoded at a time, so that memory does not grow with the length of a document."""
 
 Ids = npt.NDArray[np.int64]
+Description: TypeAlias = dict[str, Any]
+"""A tokenizer as JSON: `kind`, and what that kind needs."""
 
 
 class Tokenizer(Protocol):
-    """What every tokenizer offers."""
+    """Text to tokens and back."""
 
     vocab_size: int
     end: int | None
@@ -44,8 +43,8 @@ class Tokenizer(Protocol):
     def token_bytes(self) -> Ids:
         """UTF-8 bytes of text that each token stands for, [V]."""
 
-    def describe(self) -> dict[str, Any]:
-        """JSON from which `load` makes this tokenizer again."""
+    def to_dict(self) -> Description:
+        """JSON from which `make_tokenizer` makes this tokenizer again."""
 
 
 class ByteTokenizer:
@@ -63,7 +62,7 @@ class ByteTokenizer:
     def token_bytes(self) -> Ids:
         return np.ones(256, dtype=np.int64)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "byte"}
 
 
@@ -80,6 +79,7 @@ class CharTokenizer:
     def encode(self, text: str) -> Ids:
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         ids = np.searchsorted(self._points, points).clip(max=self.vocab_size - 1).astype(np.int64)
+        # searchsorted gives the nearest known character for one that is unknown.
         unknown = np.flatnonzero(self._points[ids] != points)
         if unknown.size:
             raise UserError(
@@ -94,7 +94,7 @@ class CharTokenizer:
     def token_bytes(self) -> Ids:
         return np.array([len(c.encode()) for c in self.characters], dtype=np.int64)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "char", "characters": "".join(self.characters)}
 
 
@@ -110,7 +110,7 @@ class BpeTokenizer:
         self.end: int | None = inner.token_to_id(END)
 
     def encode(self, text: str) -> Ids:
-        with _serial():
+        with _one_thread():
             return np.array(self._inner.encode(text).ids, dtype=np.int64)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
@@ -122,7 +122,7 @@ class BpeTokenizer:
         sizes = [0 if token == END else len(token) for token in tokens]
         return np.array(sizes, dtype=np.int64)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> Description:
         return {"kind": "bpe", "tokenizer": json.loads(self._inner.to_str())}
 
 
@@ -144,22 +144,20 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BpeTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    with _serial():
-        inner.train_from_iterator(
-            (piece for text in texts for piece in pieces(text)), trainer=trainer
-        )
+    pieces = (piece for text in texts for piece in split_pieces(text))
+    with _one_thread():
+        inner.train_from_iterator(pieces, trainer=trainer)
     reached = inner.get_vocab_size()
     if reached != vocab_size:
         raise UserError(
             f"data.tokenizer bpe-{vocab_size}: the train part is too small, it yields only "
-            f"{reached} tokens; "
-            f"use bpe-{reached} or fewer, or a longer text"
+            f"{reached} tokens; use bpe-{reached} or fewer, or a longer text"
         )
     return BpeTokenizer(inner)
 
 
-def load(description: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that `describe` described.
+def make_tokenizer(description: Description) -> Tokenizer:
+    """Make a tokenizer from what its `to_dict` returned.
 
     Raises:
         StudyError: the description is damaged.
@@ -179,18 +177,14 @@ def load(description: dict[str, Any]) -> Tokenizer:
         ) from error
 
 
-def version(name: str) -> str:
-    """What determines the tokens besides the text: our own code's version and, for BPE, the
-    library's.
-    """
-    return (
-        f"1, tokenizers {importlib.metadata.version('tokenizers')}"
-        if name.startswith("bpe-")
-        else "1"
-    )
+def tokenizer_version(name: str) -> str:
+    """Version of the code that makes the tokens: our own and, for BPE, the library's."""
+    if name.startswith("bpe-"):
+        return f"1, tokenizers {importlib.metadata.version('tokenizers')}"
+    return "1"
 
 
-def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+def split_pieces(text: str, size: int = PIECE) -> Iterator[str]:
     """Cut a text where no BPE token can cross: between a visible character and the white space
     after it.
 
@@ -199,23 +193,22 @@ def pieces(text: str, size: int = PIECE) -> Iterator[str]:
     """
     start = 0
     while start < len(text):
-        end = _cut(text, start + size)
+        end = _piece_end(text, start + size)
         yield text[start:end]
         start = end
 
 
-def _cut(text: str, wanted: int) -> int:
-    while wanted < len(text):
-        if text[wanted] in " \n" and not text[wanted - 1].isspace():
-            return wanted
-        wanted += 1
+def _piece_end(text: str, earliest: int) -> int:
+    for end in range(earliest, len(text)):
+        if text[end] in " \n" and not text[end - 1].isspace():
+            return end
     return len(text)
 
 
 @contextlib.contextmanager
-def _serial() -> Iterator[None]:
-    """One thread in the tokenizers library: its own threads would break a later fork and take other
-    runs' cores.
+def _one_thread() -> Iterator[None]:
+    """Keep the tokenizers library to one thread: its own threads would break a later fork and take
+    the cores of other runs.
     """
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

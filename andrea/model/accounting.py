@@ -8,10 +8,36 @@ from typing import Any, Literal, NamedTuple
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.registry import variant
-from andrea.model.variants import activations, shared
+from andrea.model.variants import activations_of, shared_of
 
 FLOAT32 = 4
 INT64 = 8
+BOOL = 1
+"""Bytes of an element."""
+
+
+class ParameterCounts(NamedTuple):
+    """Parameters by group. A tied head has none of its own but for its bias."""
+
+    token_embedding: int
+    position_embedding: int
+    attention: int
+    mlp: int
+    norms: int
+    residual: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All parameters; a tied embedding counts once."""
+        return sum(self)
+
+    @property
+    def non_embedding(self) -> int:
+        """Parameters outside the embeddings of tokens and positions and outside the head, tied or
+        not.
+        """
+        return self.attention + self.mlp + self.norms + self.residual
 
 
 class Flops(NamedTuple):
@@ -32,8 +58,22 @@ class Flops(NamedTuple):
         return self.forward + self.backward
 
 
-def vocabulary(cfg: ModelConfig) -> int:
-    """The vocabulary size.
+class MemoryEstimate(NamedTuple):
+    """Bytes that a training step holds, by kind."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+def require_vocab_size(cfg: ModelConfig) -> int:
+    """Return the vocabulary size.
 
     Raises:
         UserError: it is empty, that is, left to a tokenizer that has not been asked yet.
@@ -46,67 +86,56 @@ def vocabulary(cfg: ModelConfig) -> int:
     return cfg.vocab_size
 
 
-def parameters(cfg: ModelConfig) -> dict[str, int]:
-    """Parameters by group. A tied head has none of its own but for its bias.
+def count_parameters(cfg: ModelConfig) -> ParameterCounts:
+    """Return the number of parameters by group.
 
     Raises:
         UserError: vocab_size is empty.
     """
-    table = vocabulary(cfg) * cfg.d_model
-    norm = int(_part(cfg, "norm").count(cfg))
-    outside = cfg.has_final_norm + cfg.embedding_norm
-    return {
-        "token_embedding": table,
-        "position_embedding": int(_part(cfg, "positions").count(cfg)),
-        "attention": _over_layers(cfg, lambda layer: int(_part(layer, "attention").count(layer))),
-        "mlp": _over_layers(cfg, lambda layer: int(_part(layer, "activation").count(layer))),
-        "norms": _over_layers(cfg, lambda layer: int(_part(layer, "norm_placement").count(layer)))
-        + outside * norm,
-        "residual": _over_layers(cfg, lambda layer: 2 * int(_part(layer, "residual").count(layer))),
-        "head": (0 if cfg.tied else table) + (vocabulary(cfg) if cfg.head_bias else 0),
-    }
-
-
-def total(cfg: ModelConfig) -> int:
-    """All parameters; a tied table counts once."""
-    return sum(parameters(cfg).values())
-
-
-def non_embedding(cfg: ModelConfig) -> int:
-    """Parameters outside the tables of tokens and positions and outside the head, tied or not."""
-    groups = parameters(cfg)
-    return sum(groups[name] for name in ("attention", "mlp", "norms", "residual"))
+    vocab_size = require_vocab_size(cfg)
+    embedding = vocab_size * cfg.d_model
+    outer_norms = norms_outside_blocks(cfg) * int(chosen_part(cfg, "norm").count(cfg))
+    head = 0 if cfg.tied else embedding
+    return ParameterCounts(
+        token_embedding=embedding,
+        position_embedding=int(chosen_part(cfg, "positions").count(cfg)),
+        attention=_count_in_blocks(cfg, "attention"),
+        mlp=_count_in_blocks(cfg, "activation"),
+        norms=_count_in_blocks(cfg, "norm_placement") + outer_norms,
+        residual=2 * _count_in_blocks(cfg, "residual"),  # a block has two sublayers to join
+        head=head + vocab_size if cfg.head_bias else head,
+    )
 
 
 def flops_per_token(cfg: ModelConfig) -> Flops:
-    """FLOPs of one token, averaged over the positions of a full context.
+    """Return the FLOPs of one token, averaged over the positions of a full context.
 
     Counted are matrix products: the linear maps, attention's scores and values over the positions
-        that a token sees on
-    average (`Attention.seen`), and the head once. Lookups cost nothing; elementwise work is not
-    counted. Counters that ignore the causal mask (`6N + 12·L·d·T`) say more.
+    that a token sees on average (`Attention.seen`), and the head once. Lookups cost nothing;
+    elementwise work is not counted. Counters that ignore the causal mask (`6N + 12·L·d·T`) give
+    more.
 
     Raises:
         UserError: vocab_size is empty.
     """
-    blocks = _over_layers(
-        cfg, lambda layer: sum(float(part.flops(layer)) * times for part, times in in_block(layer))
-    )
-    outside = (cfg.has_final_norm + cfg.embedding_norm) * float(_part(cfg, "norm").flops(cfg))
-    forward = blocks + outside + 2.0 * cfg.d_model * vocabulary(cfg)
+    blocks = _sum_over_blocks(cfg, lambda part, layer: float(part.flops(layer)))
+    outer_norms = norms_outside_blocks(cfg) * float(chosen_part(cfg, "norm").flops(cfg))
+    head = 2.0 * cfg.d_model * require_vocab_size(cfg)
+    forward = blocks + outer_norms + head
     return Flops(forward, 2 * forward)
 
 
-def memory(
+def estimate_memory(
     cfg: ModelConfig,
     batch_size: int,
     dtype: Literal["float32", "bfloat16"] = "float32",
     moments: int | None = None,
-) -> dict[str, int]:
-    """Bytes by kind for training `batch_size` sequences of a full context at once.
+) -> MemoryEstimate:
+    """Return the bytes for training `batch_size` sequences of a full context at once.
 
     Args:
-        moments: numbers that the optimizer keeps; empty means AdamW's two of every parameter.
+        moments: numbers that the optimizer keeps (`count_moments`); empty means AdamW's two of
+            every parameter.
 
     Weights, gradients and the optimizer's moments are float32. Activations are what autograd keeps
     for the backward pass without compilation, as torch computes on a CPU, with fused attention:
@@ -118,20 +147,22 @@ def memory(
     Raises:
         UserError: vocab_size is empty.
     """
-    weights = FLOAT32 * total(cfg)
-    width = FLOAT32 if dtype == "float32" else 2
-    return {
-        "weights": weights,
-        "gradients": weights,
-        "optimizer": 2 * weights if moments is None else FLOAT32 * moments,
-        "activations": round(
-            batch_size * cfg.context * _kept_bytes(cfg, width) + width * _kept_once(cfg)
-        ),
-    }
+    weights = FLOAT32 * count_parameters(cfg).total
+    element_bytes = FLOAT32 if dtype == "float32" else 2
+    tokens = batch_size * cfg.context
+    activations = tokens * _activation_bytes_per_token(
+        cfg, element_bytes
+    ) + element_bytes * _elements_kept_once(cfg)
+    return MemoryEstimate(
+        weights=weights,
+        gradients=weights,
+        optimizer=2 * weights if moments is None else FLOAT32 * moments,
+        activations=round(activations),
+    )
 
 
-def moments(cfg: ModelConfig, optimizer: str = "adamw", momentum: bool = True) -> int:
-    """Numbers that an optimizer (of `TrainConfig.optimizer`) keeps between steps.
+def count_moments(cfg: ModelConfig, optimizer: str = "adamw", momentum: bool = True) -> int:
+    """Return how many numbers an optimizer (of `TrainConfig.optimizer`) keeps between steps.
 
     Args:
         momentum: of SGD, whether it has any.
@@ -139,68 +170,84 @@ def moments(cfg: ModelConfig, optimizer: str = "adamw", momentum: bool = True) -
     Raises:
         UserError: vocab_size is empty.
     """
-    every = total(cfg)
+    n_parameters = count_parameters(cfg).total
     if optimizer == "muon":
-        return 2 * every - _block_matrices(cfg)
-    return {"adamw": 2, "lion": 1, "sgd": int(momentum)}[optimizer] * every
+        # One moment of each matrix in the blocks; AdamW's two of everything else.
+        return 2 * n_parameters - _count_block_matrices(cfg)
+    per_parameter = {"adamw": 2, "lion": 1, "sgd": int(momentum)}
+    return per_parameter[optimizer] * n_parameters
 
 
-def _block_matrices(cfg: ModelConfig) -> int:
+def _count_block_matrices(cfg: ModelConfig) -> int:
     """Elements of the matrices inside the blocks: attention and MLP without biases and QK-norms."""
-    bare = dict.fromkeys(("attn_bias", "proj_bias", "mlp_bias"), False)
-    groups = parameters(cfg.model_copy(update={**bare, "qk_norm": "none"}))
-    return groups["attention"] + groups["mlp"]
+    vectors = {"attn_bias": False, "proj_bias": False, "mlp_bias": False, "qk_norm": "none"}
+    bare = count_parameters(cfg.model_copy(update=vectors))
+    return bare.attention + bare.mlp
 
 
-def _kept_bytes(cfg: ModelConfig, width: int) -> float:
-    """Bytes per token that wait for the backward pass, `width` bytes an element."""
-    blocks = _over_layers(
-        cfg, lambda layer: sum(activations(part, layer) * times for part, times in in_block(layer))
-    )
-    outside = (cfg.has_final_norm + cfg.embedding_norm) * activations(_part(cfg, "norm"), cfg)
-    elements = blocks + outside + cfg.d_model  # the last one is the head's input
-    dropped = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(
-        cfg.dropouts.residual
-    )  # masks, one byte an element
-    loss = FLOAT32 * vocabulary(cfg) + 2 * INT64  # logarithms of probabilities, token and target
+def _activation_bytes_per_token(cfg: ModelConfig, element_bytes: int) -> float:
+    """Bytes that wait for the backward pass."""
+    blocks = _sum_over_blocks(cfg, activations_of)
+    outer_norms = norms_outside_blocks(cfg) * activations_of(chosen_part(cfg, "norm"), cfg)
+    head_input = cfg.d_model
+    elements = blocks + outer_norms + head_input
+    n_dropouts = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(cfg.dropouts.residual)
+    dropout_masks = BOOL * n_dropouts * cfg.d_model
+    return float(element_bytes * elements + dropout_masks + _loss_bytes_per_token(cfg))
+
+
+def _loss_bytes_per_token(cfg: ModelConfig) -> int:
+    """Bytes that the loss keeps. Logits are float32 from the head on, whatever the precision."""
+    logits = FLOAT32 * require_vocab_size(cfg)
+    tokens_and_targets = 2 * INT64
+    loss = logits + tokens_and_targets  # cross-entropy keeps the logarithms of probabilities
     if cfg.logit_softcap is not None:
-        loss += FLOAT32 * vocabulary(cfg)
+        loss += logits
     if cfg.z_loss:
-        loss += (
-            FLOAT32 * (vocabulary(cfg) + 1) + 1
-        )  # the logits, their log-sum, whether there is a target
-    return float(width * elements + dropped * cfg.d_model + loss)
+        loss += logits + FLOAT32 + BOOL  # besides the logits, their log-sum and what is a target
+    return loss
 
 
-def _kept_once(cfg: ModelConfig) -> float:
+def _elements_kept_once(cfg: ModelConfig) -> float:
     """Elements that wait for the backward pass once, however many sequences there are."""
-    blocks = _over_layers(
-        cfg, lambda layer: sum(shared(part, layer) * times for part, times in in_block(layer))
-    )
-    return float(
-        blocks + (cfg.has_final_norm + cfg.embedding_norm) * shared(_part(cfg, "norm"), cfg)
-    )
+    blocks = _sum_over_blocks(cfg, shared_of)
+    return blocks + norms_outside_blocks(cfg) * shared_of(chosen_part(cfg, "norm"), cfg)
 
 
-def in_block(layer: ModelConfig) -> list[tuple[Any, int]]:
-    """The classes of a block's parts, and how often each stands in it."""
-    once = ("attention", "activation", "norm_placement")
-    return [*((_part(layer, axis), 1) for axis in once), (_part(layer, "residual"), 2)]
+def norms_outside_blocks(cfg: ModelConfig) -> int:
+    """Return how many norms stand before the first block and after the last."""
+    return cfg.has_final_norm + cfg.embedding_norm
 
 
-def kinds(cfg: ModelConfig) -> list[tuple[ModelConfig, int]]:
-    """Configurations of blocks that differ (`ModelConfig.at_layer`), and how many blocks have each."""
+def chosen_part(cfg: ModelConfig, axis: str) -> Any:
+    """Return the class of the variant that is chosen on an axis."""
+    return variant(axis, getattr(cfg, axis))
+
+
+def block_kinds(cfg: ModelConfig) -> list[tuple[ModelConfig, int]]:
+    """Return the configurations of blocks that differ (`ModelConfig.at_layer`), each with the
+    number of such blocks.
+    """
     if cfg.full_every is None:
         return [(cfg, cfg.n_layer)]
-    full = cfg.n_layer // cfg.full_every
-    return [(cfg.at_layer(0), cfg.n_layer - full), (cfg.at_layer(cfg.full_every - 1), full)]
+    n_full = cfg.n_layer // cfg.full_every
+    windowed, full = cfg.at_layer(0), cfg.at_layer(cfg.full_every - 1)
+    return [(windowed, cfg.n_layer - n_full), (full, n_full)]
 
 
-def _over_layers(cfg: ModelConfig, of_one: Callable[[ModelConfig], Any]) -> Any:
-    """A number summed over the blocks."""
-    return sum(count * of_one(layer) for layer, count in kinds(cfg))
+def _count_in_blocks(cfg: ModelConfig, axis: str) -> int:
+    """Parameters of one part of a block, over all blocks."""
+    counts = (n * int(chosen_part(layer, axis).count(layer)) for layer, n in block_kinds(cfg))
+    return sum(counts)
 
 
-def _part(cfg: ModelConfig, axis: str) -> Any:
-    """The class of the variant that is chosen on an axis."""
-    return variant(axis, getattr(cfg, axis))
+def _sum_over_blocks(cfg: ModelConfig, of_part: Callable[[Any, ModelConfig], float]) -> float:
+    """Sum a number over all parts of all blocks."""
+    total = 0.0
+    for layer, n_blocks in block_kinds(cfg):
+        in_block = 0.0
+        for axis in ("attention", "activation", "norm_placement"):
+            in_block += of_part(chosen_part(layer, axis), layer)
+        in_block += 2 * of_part(chosen_part(layer, "residual"), layer)
+        total += n_blocks * in_block
+    return total

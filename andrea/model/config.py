@@ -1,6 +1,4 @@
-"""The configuration of a model, whose settings fit together. Torch-free, so that `andrea list` stays
-quick.
-"""
+"""The configuration of a model. Torch-free, so that `andrea list` stays quick."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""A model as a folder: what it is in `config.json`, its weights in `model.safetensors` under
+"""A model as a folder: its configuration in `config.json`, its weights in `model.safetensors` under
 andrea's own names.
 
 model = load_model(Path("folder"))
@@ -27,9 +27,9 @@ from andrea.model.memory_limit import require_room
 
 FORMAT = 1
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-READ = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+READABLE = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Precisions of weights; 8 bits and fewer mean little without the scales that went with them."""
-SHOWN = 4
+NAMES_IN_MESSAGES = 4
 """Names of tensors that a message lists."""
 
 
@@ -43,98 +43,107 @@ def save_model(model: GPT, path: Path, files: Mapping[str, Any] | None = None) -
         UserError: something is there already, or the folder above is missing.
     """
     with new_folder(path) as folder:
-        written(folder / CONFIG, {"format": FORMAT, "model": model.config.model_dump(mode="json")})
-        write_tensors(folder / WEIGHTS, weights(model))
+        write_json(
+            folder / CONFIG, {"format": FORMAT, "model": model.config.model_dump(mode="json")}
+        )
+        write_tensors(folder / WEIGHTS, weights_of(model))
         for name, content in (files or {}).items():
-            written(folder / name, content)
+            write_json(folder / name, content)
 
 
 def load_model(path: Path) -> GPT:
-    """The model of a folder that `save_model` wrote, float32, on the CPU.
+    """Return the model of a folder that `save_model` wrote, float32, on the CPU.
 
     Raises:
         UserError: a file is missing, torn or unfamiliar, or config and weights do not fit.
     """
-    described = read_description(path)
-    if "format" not in described or not isinstance(described.get("model"), dict):
-        theirs = described.get("model_type")
-        hint = f"; it is transformers' ({theirs}): `andrea import hf` reads it" if theirs else ""
-        raise UserError(f"{path / CONFIG}: does not describe a model of andrea's{hint}")
-    if described["format"] != FORMAT:
+    description = read_description(path)
+    if "format" not in description or not isinstance(description.get("model"), dict):
+        model_type = description.get("model_type")
+        hint = f"; it is transformers' ({model_type}): `andrea import hf` reads it"
         raise UserError(
-            f"{path / CONFIG}: of format {described['format']}, this andrea reads {FORMAT}; update "
-            "andrea"
+            f"{path / CONFIG}: does not describe a model of andrea's{hint if model_type else ''}"
         )
-    cfg = build(ModelConfig, described["model"], str(path / CONFIG))
-    return filled(cfg, read_tensors(path), str(path))
+    if description["format"] != FORMAT:
+        raise UserError(
+            f"{path / CONFIG}: of format {description['format']}, this andrea reads {FORMAT}; "
+            "update andrea"
+        )
+    cfg = build(ModelConfig, description["model"], str(path / CONFIG))
+    return model_with_weights(cfg, read_tensors(path), str(path))
 
 
-def weights(model: GPT) -> dict[str, Tensor]:
-    """The weights by name, a tied head left out, since it is the token table."""
+def weights_of(model: GPT) -> dict[str, Tensor]:
+    """Return the weights by name, a tied head left out, since it is the token embedding."""
     return {
         name: tensor.detach()
         for name, tensor in model.state_dict().items()
-        if not _repeats(model.config, name)
+        if not _is_tied_head(model.config, name)
     }
 
 
-def _repeats(cfg: ModelConfig, name: str) -> bool:
+def _is_tied_head(cfg: ModelConfig, name: str) -> bool:
     return cfg.tied and name == "head.weight"
 
 
-def filled(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> GPT:
-    """A model with these weights, in evaluation mode; torch's global generator is left as it was.
+def model_with_weights(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> GPT:
+    """Return a model with these weights, in evaluation mode; torch's global generator is left as it
+    was.
 
     Raises:
-        UserError: tensors are missing, left over or of another shape; `where` stands before what is
-            wrong.
+        UserError: tensors are missing, left over or of another shape; `where` stands before the
+            message.
     """
+    # Before a model is built: a damaged configuration may ask for any number of blocks.
     if cfg.n_layer > len(tensors):
         raise UserError(
             f"{where}: {len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks"
         )
     require_room(cfg, f"{where}: ")
     expected = meta_weights(cfg)
-    given = {name: tensor for name, tensor in tensors.items() if not _repeats(cfg, name)}
-    if missing := [name for name in expected if name not in given]:
-        raise UserError(f"{where}: missing tensors: {named(missing)}")
-    if extra := [name for name in given if name not in expected]:
-        raise UserError(f"{where}: tensors that have no place in such a model: {named(extra)}")
-    for name, tensor in given.items():
+    weights = {name: tensor for name, tensor in tensors.items() if not _is_tied_head(cfg, name)}
+    missing = [name for name in expected if name not in weights]
+    if missing:
+        raise UserError(f"{where}: missing tensors: {list_names(missing)}")
+    extra = [name for name in weights if name not in expected]
+    if extra:
+        raise UserError(f"{where}: tensors that have no place in such a model: {list_names(extra)}")
+    for name, tensor in weights.items():
         if tensor.shape != expected[name].shape:
             raise UserError(
-                f"{where}: {name} is {size(tensor)}, the configuration makes it "
-                f"{size(expected[name])}"
+                f"{where}: {name} is {format_shape(tensor)}, the configuration makes it "
+                f"{format_shape(expected[name])}"
             )
     with torch.random.fork_rng(devices=[]):
         model = GPT(cfg)
-    tied = {"head.weight": given["token_embedding.weight"]} if cfg.tied else {}
-    model.load_state_dict({**given, **tied})
+    if cfg.tied:
+        weights["head.weight"] = weights["token_embedding.weight"]
+    model.load_state_dict(weights)
     return model.eval()
 
 
 def meta_weights(cfg: ModelConfig) -> dict[str, Tensor]:
-    """Names and shapes of the weights, on the meta device: nothing is allocated."""
+    """Return the weights by name on the meta device: shapes without numbers."""
     with torch.device("meta"):
-        return weights(GPT(cfg))
+        return weights_of(GPT(cfg))
 
 
-def size(tensor: Tensor) -> str:
-    """The shape of a tensor as people write it."""
+def format_shape(tensor: Tensor) -> str:
+    """Return the shape of a tensor as text: `3 × 4`."""
     return " × ".join(map(str, tensor.shape)) or "a number"
 
 
-def named(names: list[str]) -> str:
-    """Names for a message: the first few, and how many more."""
-    return ", ".join(names[:SHOWN]) + (
-        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    )
+def list_names(names: list[str]) -> str:
+    """Return names for a message: the first few, and how many more there are."""
+    text = ", ".join(names[:NAMES_IN_MESSAGES])
+    n_more = len(names) - NAMES_IN_MESSAGES
+    return f"{text} and {n_more} more" if n_more > 0 else text
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` to write into; it gets that name when the block ends well, and is gone
-    when it does not.
+    """Give a folder beside `path` to write into; it gets that name when the block ends well, and is
+    removed when it does not.
 
     Raises:
         UserError: something is there already, or the folder above is missing.
@@ -156,10 +165,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         ) from error
     try:
         yield partial
-        partial.chmod(0o777 & ~_umask())
-        if (
-            path.exists()
-        ):  # written by another command meanwhile; a rename would replace an empty folder
+        partial.chmod(0o777 & ~_umask())  # `mkdtemp` makes folders for one user alone
+        # Written by another command meanwhile? A rename would replace an empty folder.
+        if path.exists():
             raise taken
         partial.rename(path)
     finally:
@@ -167,14 +175,14 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """What new files may not be: `mkdtemp` makes folders for one user alone."""
+    """The process's mask of permissions, which can be read only by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
-def written(path: Path, value: Any) -> None:
-    """Write readable JSON to the disk."""
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON to the disk."""
     with path.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
@@ -188,57 +196,60 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         OSError: the disk is full.
     """
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(whole, path, metadata={"format": "pt"})
+        save_file(contiguous, path, metadata={"format": "pt"})
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))  # a full disk, most likely
-        if number is None:
+        # safetensors words the system's error, which a full disk is recognised by.
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None:
             raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+        number = int(match[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
+    # safetensors leaves its file to the system's cache: a crash could tear it after the rename.
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, andrea's or transformers'.
+    """Return config.json of a model folder, andrea's or transformers'.
 
     Raises:
         UserError: the folder or the file is missing, or it is no JSON object.
     """
+    if not folder.exists():
+        raise UserError(f"{folder}: no such folder")
     if not folder.is_dir():
-        raise UserError(
-            f"{folder}: no such folder" if not folder.exists() else f"{folder}: not a folder"
-        )
-    return read_object(folder / CONFIG, f"no model folder: it has no {CONFIG}")
+        raise UserError(f"{folder}: not a folder")
+    return read_json_object(folder / CONFIG, f"no model folder: it has no {CONFIG}")
 
 
-def read_object(path: Path, absent: str = "") -> dict[str, Any]:
-    """The JSON object in a file of a model folder.
+def read_json_object(path: Path, absent: str = "") -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder.
 
     Args:
-        absent: what to say of the folder where there is no such file.
+        absent: the message about a folder that has no such file.
 
     Raises:
         UserError: it is missing, cannot be read, or is no JSON object.
     """
-    if not path.is_file():  # a pipe would wait for ever
-        raise UserError(
-            f"{path}: not a file" if os.path.lexists(path) else f"{path.parent}: {absent}"
-        )
+    if not os.path.lexists(path):
+        raise UserError(f"{path.parent}: {absent}")
+    if not path.is_file():  # a pipe would block the reader
+        raise UserError(f"{path}: not a file")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged, not JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path}: damaged, not a JSON object")
-    return found
+    return content
 
 
 def read_tensors(folder: Path, ignored: re.Pattern[str] | None = None) -> dict[str, Tensor]:
-    """The weights of a folder, one file or several with an index; half precision becomes float32.
+    """Return the weights of a folder, one file or several with an index, in float32.
 
     Args:
         ignored: names of tensors that are no weights.
@@ -247,54 +258,61 @@ def read_tensors(folder: Path, ignored: re.Pattern[str] | None = None) -> dict[s
         UserError: a file is missing or torn, holds what is no weight, or the weights are a pickle,
             which could run foreign code and is not opened.
     """
-    found: dict[str, Tensor] = {}
-    for path in _files(folder):
-        tensors = _read_file(path)
-        kept = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if not (ignored and ignored.search(name))
-        }
-        if strange := [name for name, tensor in kept.items() if tensor.dtype not in READ]:
-            raise UserError(
-                f"{path}: quantized or no weights: {named(strange)} ({kept[strange[0]].dtype})"
-            )
-        single = {name: tensor.to(torch.float32) for name, tensor in kept.items()}
-        if broken := [name for name, tensor in single.items() if not tensor.isfinite().all()]:
-            raise UserError(
-                f"{path}: numbers that are not finite in float32: {named(broken)}; such a model is "
-                "broken"
-            )
-        found |= single
-    return found
+    weights: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        tensors = _read_safetensors(path)
+        if ignored:
+            tensors = {name: t for name, t in tensors.items() if not ignored.search(name)}
+        weights |= _as_float32(tensors, path)
+    return weights
 
 
-def _files(folder: Path) -> list[Path]:
+def _as_float32(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    unreadable = [name for name, tensor in tensors.items() if tensor.dtype not in READABLE]
+    if unreadable:
+        dtype = tensors[unreadable[0]].dtype
+        raise UserError(f"{path}: quantized or no weights: {list_names(unreadable)} ({dtype})")
+    weights = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
+    if broken:
+        raise UserError(
+            f"{path}: numbers that are not finite in float32: {list_names(broken)}; such a model "
+            "is broken"
+        )
+    return weights
+
+
+def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        index = read_object(folder / INDEX, "")
-        places = index.get("weight_map")
-        if not isinstance(places, dict) or not all(
-            isinstance(name, str) for name in places.values()
-        ):
-            raise UserError(f"{folder / INDEX}: damaged, it has no weight_map")
-        names = sorted(set(places.values()))
-        if outside := [name for name in names if Path(name).name != name]:
-            raise UserError(f"{folder / INDEX}: names files outside the folder: {named(outside)}")
-        if absent := [name for name in names if not (folder / name).is_file()]:
-            raise UserError(f"{folder}: the index names files that are missing: {named(absent)}")
-        return [folder / name for name in names]
-    if pickles := sorted(path.name for path in folder.glob("*.bin")):
+        return [folder / name for name in _indexed_files(folder)]
+    pickles = sorted(path.name for path in folder.glob("*.bin"))
+    if pickles:
         raise UserError(
             f"{folder}: its weights are a pickle ({pickles[0]}), which could run foreign code and "
-            "is not opened; "
-            "save the model as safetensors first"
+            "is not opened; save the model as safetensors first"
         )
     raise UserError(f"{folder}: it has no {WEIGHTS}")
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _indexed_files(folder: Path) -> list[str]:
+    """Names of the files that an index lists, all of them in the folder."""
+    index = read_json_object(folder / INDEX)
+    files = index.get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise UserError(f"{folder / INDEX}: damaged, it has no weight_map")
+    names = sorted(set(files.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise UserError(f"{folder / INDEX}: names files outside the folder: {list_names(outside)}")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder}: the index names files that are missing: {list_names(missing)}")
+    return names
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:

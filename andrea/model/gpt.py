@@ -1,8 +1,8 @@
-"""The language model: token table, positions, blocks, norms where the placement has them, a head.
+"""The language model: embeddings, positions, blocks, norms where the placement has them, a head.
 
-Under autocast the residual stream is float32 in every variant, for tables and joins are; only where
-a branch replaces it (`residual: off`) it is what the branch put out. Logits are float32 from the
-head on.
+Under autocast the residual stream is float32 in every variant, for embeddings and joins are; only
+where a branch replaces it (`residual: off`) it is what the branch put out. Logits are float32 from
+the head on.
 
 Shapes: B sequences, T positions, C = d_model, V = vocab_size.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from andrea.model.accounting import vocabulary
+from andrea.model.accounting import require_vocab_size
 from andrea.model.config import ModelConfig
 from andrea.model.inits import initialise, output_scale
 from andrea.model.layers.attention import at_least_float32
@@ -33,8 +33,9 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        vocab_size = vocabulary(cfg)
-        placement, norm = variant("norm_placement", cfg.norm_placement), variant("norm", cfg.norm)
+        vocab_size = require_vocab_size(cfg)
+        placement = variant("norm_placement", cfg.norm_placement)
+        norm = variant("norm", cfg.norm)
         self.config = cfg
         self.output_scale = output_scale(cfg)
         self.token_embedding = nn.Embedding(vocab_size, cfg.d_model)
@@ -44,12 +45,13 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(placement.build(cfg.at_layer(i)) for i in range(cfg.n_layer))
         self.final_norm = norm.build(cfg) if cfg.has_final_norm else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=cfg.head_bias)
-        _tie(self)
-        self.register_load_state_dict_post_hook(_tie)  # type: ignore[no-untyped-call]
+        _tie_head(self)
+        # A load with `assign=True` brings a parameter of its own for each of the two.
+        self.register_load_state_dict_post_hook(_tie_head)  # type: ignore[no-untyped-call]
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V], or with targets the loss of every token [B, T] in nats, float32, not
-        reduced.
+        """Return the logits [B, T, V], or with targets the loss of every token [B, T] in nats,
+        float32, not reduced.
 
         Args:
             tokens: int64 [B, T], T at most `context`.
@@ -65,7 +67,7 @@ class GPT(nn.Module):
         return logits_BTV if targets is None else self._loss(logits_BTV, targets)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """What the first block reads, [B, T, C].
+        """Return the input of the first block, [B, T, C], of tokens [B, T].
 
         Raises:
             ValueError: more positions than the context has.
@@ -74,6 +76,7 @@ class GPT(nn.Module):
         if cfg.context < T:
             raise ValueError(f"{T} tokens do not fit into a context of {cfg.context}")
         x_BTC: Tensor = self.token_embedding(tokens)
+        # A factor of 1 is left out, so that it costs no kernel.
         if cfg.token_scale != 1:
             x_BTC = x_BTC * cfg.token_scale
         if self.position_embedding is not None:
@@ -82,45 +85,48 @@ class GPT(nn.Module):
         return y_BTC
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
-        """Logits [B, T, V] of a residual stream: as the last block leaves it, or any earlier one (a
-        logit lens).
+        """Return the logits [B, T, V] of a residual stream [B, T, C]: as the last block leaves it,
+        or any earlier one (a logit lens).
         """
         x_BTC = self.final_norm(x_BTC)
         if self.output_scale != 1:
             x_BTC = x_BTC * self.output_scale
+        # The softmax of the loss sums V exponentials: in bfloat16 most of them would be lost.
         logits_BTV = at_least_float32(self.head(x_BTC))
         cap = self.config.logit_softcap
-        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+        if cap is None:
+            return logits_BTV
+        return cap * torch.tanh(logits_BTV / cap)  # in (−cap, cap): Gemma 2
 
     def _loss(self, logits_BTV: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy; the z-loss acts on the training's gradient alone, so that losses stay
-        comparable.
+        """Return the cross-entropy [B, T]; the z-loss (Chowdhery et al. 2022) acts on the
+        training's gradient alone, so that losses stay comparable.
         """
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none").view(
-            targets.shape
-        )
+        flat_loss = F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten(), reduction="none")
+        loss = flat_loss.view(targets.shape)
         if self.config.z_loss and self.training:
-            penalty = self.config.z_loss * logits_BTV.logsumexp(-1).square() * (targets >= 0)
-            loss = loss + (penalty - penalty.detach())
+            is_target = targets >= 0
+            penalty = self.config.z_loss * logits_BTV.logsumexp(-1).square() * is_target
+            loss = loss + (penalty - penalty.detach())  # the value is 0, the gradient is not
         return loss
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Between kinds of tensors (`to("meta")`, `to_empty`) torch makes a new parameter at every
         # place that has one.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        _tie(self)
+        _tie_head(self)
         return self
 
 
-def _tie(model: nn.Module, _incompatible_keys: Any = None) -> None:
-    """Let the head be the token table, also after a load that assigns new parameters."""
+def _tie_head(model: nn.Module, _incompatible_keys: Any = None) -> None:
+    """Make the head's matrix the token embedding itself (Press & Wolf 2017)."""
     if isinstance(model, GPT) and model.config.tied:
         model.head.weight = model.token_embedding.weight
 
 
 def build_model(cfg: ModelConfig, seed: int = 0) -> GPT:
-    """A model with initial weights of this seed; the global random generators are left as they
-    were.
+    """Build a model with initial weights of this seed; the global random generators are left as
+    they were.
 
     Raises:
         UserError: vocab_size is empty.

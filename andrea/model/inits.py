@@ -9,7 +9,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
@@ -32,23 +32,23 @@ class Init(ABC):
     @classmethod
     @abstractmethod
     def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        """Standard deviation of a matrix [out, in] or table; queries, keys and values are asked for
-        one by one, as `blocks.0.attn.q.weight` and so on.
+        """Return the standard deviation of a matrix [out, in] or an embedding; queries, keys and
+        values are asked for one by one, as `blocks.0.attn.q.weight` and so on.
         """
 
     @classmethod
     def lr(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        """Factor of the learning rate of a parameter."""
+        """Return the factor of the learning rate of a parameter."""
         return 1.0
 
     @classmethod
     def score_scale(cls, cfg: ModelSettings) -> float | None:
-        """Factor of the attention scores; None: 1/√D."""
+        """Return the factor of the attention scores; None: 1/√D."""
         return None
 
     @classmethod
     def output_scale(cls, cfg: ModelSettings) -> float:
-        """Factor of what the head reads."""
+        """Return the factor of what the head reads."""
         return 1.0
 
 
@@ -59,9 +59,11 @@ class GPT2(Init):
 
     @classmethod
     def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        return (
-            cfg.init_std / math.sqrt(2 * cfg.n_layer) if name.endswith(RESIDUAL) else cfg.init_std
-        )
+        if not name.endswith(RESIDUAL):
+            return cfg.init_std
+        # 2L branches add up in the stream: each starts smaller, so that the sum does not grow with
+        # the depth (Radford et al. 2019).
+        return cfg.init_std / math.sqrt(2 * cfg.n_layer)
 
 
 class Xavier(Init):
@@ -71,7 +73,10 @@ class Xavier(Init):
 
     @classmethod
     def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        return math.sqrt(2 / (shape[0] + shape[1])) if hidden(name) else cfg.init_std
+        if not is_in_block(name):
+            return cfg.init_std
+        fan_out, fan_in = shape[:2]
+        return math.sqrt(2 / (fan_out + fan_in))
 
 
 class FanIn(Init):
@@ -81,7 +86,10 @@ class FanIn(Init):
 
     @classmethod
     def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        return 1 / math.sqrt(shape[1]) if hidden(name) else cfg.init_std
+        if not is_in_block(name):
+            return cfg.init_std
+        fan_in = shape[1]
+        return 1 / math.sqrt(fan_in)
 
 
 class ZeroOut(Init):
@@ -91,18 +99,16 @@ class ZeroOut(Init):
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        """Where the gradient would be 0 for ever."""
+        """Return why no block would learn, with joins under which its gradient stays 0."""
         if cfg.residual == "rezero":
             return (
                 "with residual rezero too, each of the two keeps the other's gradient at 0 and no "
-                "block ever learns: "
-                "choose another init or another residual"
+                "block ever learns: choose another init or another residual"
             )
         if cfg.residual == "off":
             return (
                 "without a residual every block puts out 0 whatever it reads, and none ever "
-                "learns: "
-                "choose another init, or residual on"
+                "learns: choose another init, or residual on"
             )
         return None
 
@@ -122,61 +128,61 @@ class MuP(Init):
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        """What would grow with the width all the same."""
+        """Return why rates do not transfer where a part grows with the width by itself."""
         if cfg.embedding_scale == "sqrt_d":
             return (
                 "embedding_scale sqrt_d grows with the width, and rates found at one width would "
-                "not hold at another: "
-                "give a number"
+                "not hold at another: give a number"
             )
         return None
 
     @classmethod
-    def width(cls, cfg: ModelSettings) -> float:
-        """How many times wider than the base the model is."""
+    def relative_width(cls, cfg: ModelSettings) -> float:
+        """Return w, the width of the model over that of the base."""
         return cfg.d_model / cfg.mup_base
 
     @classmethod
     def scale(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
         std = GPT2.scale(cfg, name, shape)
-        return std / math.sqrt(cls.width(cfg)) if hidden(name) else std
+        return std / math.sqrt(cls.relative_width(cfg)) if is_in_block(name) else std
 
     @classmethod
     def lr(cls, cfg: ModelSettings, name: str, shape: tuple[int, ...]) -> float:
-        return 1 / cls.width(cfg) if hidden(name) and len(shape) >= 2 else 1.0
+        is_hidden_matrix = is_in_block(name) and len(shape) >= 2
+        return 1 / cls.relative_width(cfg) if is_hidden_matrix else 1.0
 
     @classmethod
     def score_scale(cls, cfg: ModelSettings) -> float:
+        # Trained queries and keys are correlated: their product grows as D, not as √D.
         return 1 / cfg.d_head
 
     @classmethod
     def output_scale(cls, cfg: ModelSettings) -> float:
-        return 1 / cls.width(cfg)
+        return 1 / cls.relative_width(cfg)
 
 
-def hidden(name: str) -> bool:
-    """Whether a parameter is inside a block: neither a table nor the head."""
+def is_in_block(name: str) -> bool:
+    """Return whether a parameter is inside a block: neither an embedding nor the head."""
     return name.startswith("blocks.")
 
 
 def score_scale(cfg: ModelSettings) -> float | None:
-    """Factor of the attention scores: the setting, or the init rule's; None: 1/√D."""
+    """Return the factor of the attention scores: the setting, or the init rule's; None: 1/√D."""
     rule = variant("init", cfg.init)
-    return (
-        cfg.attn_scale
-        if cfg.attn_scale is not None or not issubclass(rule, Init)
-        else rule.score_scale(cfg)
-    )
+    if cfg.attn_scale is not None or not issubclass(rule, Init):
+        return cfg.attn_scale
+    scale: float | None = rule.score_scale(cfg)
+    return scale
 
 
 def output_scale(cfg: ModelSettings) -> float:
-    """Factor of what the head reads."""
+    """Return the factor of what the head reads."""
     rule = variant("init", cfg.init)
     return rule.output_scale(cfg) if issubclass(rule, Init) else 1.0
 
 
 def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
-    """Standard-normal float32 numbers on the CPU, not truncated.
+    """Return standard-normal float32 numbers of this shape on the CPU, not truncated.
 
     Drawn by torch, whose version and CPU capability are part of a run's id; threads change nothing.
     """
@@ -187,57 +193,82 @@ def draw(seed: int, name: str, shape: tuple[int, ...]) -> "Tensor":
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def scales(model: "nn.Module", cfg: ModelSettings) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-    """Standard deviations of every matrix and table: by name, from row to row how many rows have
-    which.
+class ScaledRows(NamedTuple):
+    """Rows of a matrix that start with one standard deviation."""
+
+    rows: int
+    std: float
+
+
+def initial_scales(
+    model: "nn.Module", cfg: ModelSettings
+) -> Iterator[tuple[str, list[ScaledRows]]]:
+    """Yield the standard deviations of every matrix and embedding by name, from its first row to
+    its last.
     """
     rule = variant("init", cfg.init)
-    gain = getattr(variant("norm_placement", cfg.norm_placement), "gain", lambda cfg, name: 1.0)
-    pieces = {
-        f"{at}.{matrix}.weight": {f"{at}.{piece}.weight": rows for piece, rows in parts.items()}
-        for at, module in model.named_modules()
-        for matrix, parts in getattr(module, "pieces", {}).items()
-    }
+    placement = variant("norm_placement", cfg.norm_placement)
+    gain = getattr(placement, "gain", lambda cfg, name: 1.0)
+    pieces = _pieces_of_matrices(model)
     for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2:
-            rows, *rest = parameter.shape
-            parts = pieces.get(name, {name: rows}).items()
-            yield (
-                name,
-                [(n, rule.scale(cfg, piece, (n, *rest)) * gain(cfg, piece)) for piece, n in parts],
-            )
+        if parameter.dim() < 2:
+            continue
+        n_rows, *rest = parameter.shape
+        scales = []
+        for piece, rows in pieces.get(name, {name: n_rows}).items():
+            std = rule.scale(cfg, piece, (rows, *rest)) * gain(cfg, piece)
+            scales.append(ScaledRows(rows, std))
+        yield name, scales
+
+
+def _pieces_of_matrices(model: "nn.Module") -> dict[str, dict[str, int]]:
+    """Matrices that are several in one (queries, keys and values): the rows of each by its name."""
+    pieces: dict[str, dict[str, int]] = {}
+    for path, module in model.named_modules():
+        for matrix, rows_by_name in getattr(module, "pieces", {}).items():
+            pieces[f"{path}.{matrix}.weight"] = {
+                f"{path}.{piece}.weight": rows for piece, rows in rows_by_name.items()
+            }
+    return pieces
 
 
 def lr_scales(model: "nn.Module", cfg: ModelSettings) -> dict[str, float]:
-    """Factor of the learning rate of every parameter, by name."""
+    """Return the factor of the learning rate of every parameter, by name."""
     rule = variant("init", cfg.init)
-    named = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return {
-        name: rule.lr(cfg, name, shape) if issubclass(rule, Init) else 1.0
-        for name, shape in named.items()
-    }
+    names_and_shapes = ((name, tuple(p.shape)) for name, p in model.named_parameters())
+    if not issubclass(rule, Init):
+        return {name: 1.0 for name, _ in names_and_shapes}
+    return {name: rule.lr(cfg, name, shape) for name, shape in names_and_shapes}
 
 
 def initialise(model: "nn.Module", cfg: ModelSettings, seed: int) -> None:
-    """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, gains
-    1.
+    """Set the weights in place: matrices drawn and scaled by the rule `cfg.init`, biases 0, norm
+    weights 1.
 
     Vectors that are called neither `weight` nor `bias` (a variant's own constants) stay as they
     were built.
     """
     import torch
 
-    deviations = dict(scales(model, cfg))
+    scales = dict(initial_scales(model, cfg))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name in deviations:
-                drawn, start = draw(seed, name, tuple(parameter.shape)), 0
-                for rows, std in deviations[name]:
-                    part = drawn[start : start + rows]
-                    part.mul_(std) if std else part.zero_()
-                    start += rows
-                parameter.copy_(drawn)
+            if name in scales:
+                parameter.copy_(_scaled_draw(seed, name, tuple(parameter.shape), scales[name]))
             elif name.endswith(".bias"):
                 parameter.zero_()
             elif name.endswith(".weight"):
                 parameter.fill_(1.0)
+
+
+def _scaled_draw(
+    seed: int, name: str, shape: tuple[int, ...], scales: list[ScaledRows]
+) -> "Tensor":
+    drawn = draw(seed, name, shape)
+    start = 0
+    for rows, std in scales:
+        piece = drawn[start : start + rows]
+        # 0 times a draw may be −0, and other bits are another model.
+        piece.mul_(std) if std else piece.zero_()
+        start += rows
+    return drawn

@@ -1,4 +1,4 @@
-"""Whether a model fits into this machine, before it is built."""
+"""The memory of this machine, against which a model is held before it is built."""
 
 import os
 from pathlib import Path
@@ -7,51 +7,52 @@ import torch
 from torch import nn
 
 from andrea.errors import UserError
-from andrea.model.accounting import FLOAT32, total
+from andrea.model.accounting import FLOAT32, count_parameters
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
-MODULES = 64 * 1024
+BLOCK_OVERHEAD = 64 * 1024
 """Bytes that the objects of a block take, whatever its size."""
 
 
 def require_room(cfg: ModelConfig, where: str = "") -> None:
-    """Refuse what cannot be held: weights, tables of positions, and the objects of the blocks.
+    """Refuse a model that cannot be held: its weights, its buffers, and the objects of its blocks.
 
     Args:
-        where: stands before what is wrong.
+        where: stands before the message.
 
     Raises:
         UserError: it needs more than the machine has.
     """
-    there = installed()
-    needed = FLOAT32 * total(cfg) + MODULES * cfg.n_layer
-    if needed <= there:
-        needed += _tables(cfg)
-    if needed > there:
+    available = installed_memory()
+    needed = FLOAT32 * count_parameters(cfg).total + BLOCK_OVERHEAD * cfg.n_layer
+    if needed <= available:
+        needed += _buffer_bytes(cfg)
+    if needed > available:
         raise UserError(
-            f"{where}such a model needs about {size(needed)}, this machine has {size(there)}: make "
-            "it smaller "
-            "(vocab_size, context, d_model, n_layer)"
+            f"{where}such a model needs about {format_bytes(needed)}, this machine has "
+            f"{format_bytes(available)}: make it smaller (vocab_size, context, d_model, n_layer)"
         )
 
 
-def _tables(cfg: ModelConfig) -> int:
-    """Bytes of what is kept besides the weights; one block, without numbers, tells what every block
-    keeps.
+def _buffer_bytes(cfg: ModelConfig) -> int:
+    """Bytes of the buffers (tables of positions). All blocks have the same ones, so one block is
+    built, on the meta device.
     """
     with torch.device("meta"):
         model = GPT(cfg.model_copy(update={"n_layer": 1}))
-    return _kept(model) + (cfg.n_layer - 1) * _kept(model.blocks)
+    return _own_buffer_bytes(model) + (cfg.n_layer - 1) * _own_buffer_bytes(model.blocks)
 
 
-def _kept(module: nn.Module) -> int:
+def _own_buffer_bytes(module: nn.Module) -> int:
     return sum(buffer.nbytes for buffer in module.buffers())
 
 
-def installed() -> int:
-    """Bytes of memory that processes here may use: the machine's, or what a container leaves of it."""
+def installed_memory() -> int:
+    """Return the bytes of memory that processes here may use: the machine's, or what a container
+    leaves of it.
+    """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(CGROUP.read_text()))
@@ -59,6 +60,8 @@ def installed() -> int:
         return machine
 
 
-def size(number: float) -> str:
-    """Bytes as people write them."""
-    return f"{number / 2**40:,.1f} TiB" if number >= 2**40 else f"{number / 2**30:,.1f} GiB"
+def format_bytes(number: float) -> str:
+    """Return a number of bytes as text, in GiB or TiB."""
+    if number >= 2**40:
+        return f"{number / 2**40:,.1f} TiB"
+    return f"{number / 2**30:,.1f} GiB"

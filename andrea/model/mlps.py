@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, linear
+from andrea.model.variants import Shapes, Variant, linear_shapes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,8 +18,8 @@ class Mlp(Variant):
     """
 
     gated = False
-    """Whether a third matrix `gate` carries the nonlinearity."""
-    kept = 2
+    """A third matrix `gate` carries the nonlinearity."""
+    saved_tensors = 2
     """Tensors of the hidden width that the backward pass needs (input and output of f; a gate
     doubles them).
     """
@@ -27,25 +27,27 @@ class Mlp(Variant):
     @classmethod
     @abstractmethod
     def activation(cls) -> "nn.Module":
-        """The elementwise function f."""
+        """Return the elementwise function f as a module."""
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
         from andrea.model.layers.mlps import MLP, GatedMLP
 
-        return (GatedMLP if cls.gated else MLP)(cfg, cls.activation())
+        module = GatedMLP if cls.gated else MLP
+        return module(cfg, cls.activation())
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         bias = cfg.biases.mlp
-        up = linear("up", cfg.mlp_dim, cfg.d_model, bias)
-        gate = linear("gate", cfg.mlp_dim, cfg.d_model, bias) if cls.gated else {}
-        return up | gate | linear("down", cfg.d_model, cfg.mlp_dim, bias)
+        shapes = linear_shapes("up", cfg.mlp_dim, cfg.d_model, bias)
+        if cls.gated:
+            shapes |= linear_shapes("gate", cfg.mlp_dim, cfg.d_model, bias)
+        return shapes | linear_shapes("down", cfg.d_model, cfg.mlp_dim, bias)
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Its input and what lies inside."""
-        return float(cfg.d_model + cls.kept * cfg.mlp_dim)
+        """Return the size of its input and of the hidden tensors."""
+        return float(cfg.d_model + cls.saved_tensors * cfg.mlp_dim)
 
 
 class GeluTanh(Mlp):
@@ -71,7 +73,7 @@ class Gelu(Mlp):
 class Relu(Mlp):
     """max(0, x); its output tells the backward pass all, so one tensor is kept."""
 
-    kept = 1
+    saved_tensors = 1
 
     @classmethod
     def activation(cls) -> "nn.Module":
@@ -104,11 +106,14 @@ class Gated(Mlp):
     """f(gate(x)) * up(x) inside."""
 
     gated = True
-    kept = 4
+    # Input and output of f, the other factor, and the product that `down` reads.
+    saved_tensors = 4
 
 
 class SwiGLU(Gated):
-    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at 4."""
+    """silu(gate(x)) * up(x) (Shazeer 2020); at mlp_ratio 8/3 as many weights as two matrices at
+    4.
+    """
 
     activation = Silu.activation
 
@@ -128,14 +133,14 @@ class GEGLUTanh(Gated):
 class ReGLU(Gated):
     """relu(gate(x)) * up(x) (Shazeer 2020)."""
 
-    kept = 3
+    saved_tensors = 3
     activation = Relu.activation
 
 
 class Bilinear(Gated):
     """gate(x) * up(x), no nonlinearity besides the product (Shazeer 2020)."""
 
-    kept = 3
+    saved_tensors = 3
 
     @classmethod
     def activation(cls) -> "nn.Module":
@@ -147,7 +152,7 @@ class Bilinear(Gated):
 class GLU(Gated):
     """σ(gate(x)) * up(x) (Dauphin et al. 2017)."""
 
-    kept = 3
+    saved_tensors = 3
 
     @classmethod
     def activation(cls) -> "nn.Module":

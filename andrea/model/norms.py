@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, users_own
+from andrea.model.variants import Shapes, Variant, is_users_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,12 +21,9 @@ class LayerNorm(Variant):
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        alone = cfg.norm_bias is not None and not cfg.norm_affine
-        return (
-            "norm_bias is read with norm_affine only: set that, or leave norm_bias out"
-            if alone
-            else None
-        )
+        if cfg.norm_bias is not None and not cfg.norm_affine:
+            return "norm_bias is read with norm_affine only: set that, or leave norm_bias out"
+        return None
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
@@ -41,12 +38,16 @@ class LayerNorm(Variant):
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
-        names = ("weight", "bias") if cfg.biases.norm else ("weight",)
-        return {name: (cfg.d_model,) for name in names if cfg.norm_affine}
+        if not cfg.norm_affine:
+            return {}
+        shapes: Shapes = {"weight": (cfg.d_model,)}
+        if cfg.biases.norm:
+            shapes["bias"] = (cfg.d_model,)
+        return shapes
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Its input, one mean and one inverse deviation."""
+        """Return the size of its input, one mean and one inverse deviation."""
         return float(cfg.d_model + 2)
 
 
@@ -67,8 +68,10 @@ class RMSNorm(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Its input and one inverse root; for the gain's gradient also what the gain multiplies."""
-        return float((2 if cfg.norm_affine else 1) * cfg.d_model + 1)
+        """Return the size of its input and one inverse root; for the gain's gradient also what the
+        gain multiplies.
+        """
+        return float((1 + cfg.norm_affine) * cfg.d_model + 1)
 
 
 class RMSNorm1p(RMSNorm):
@@ -78,11 +81,9 @@ class RMSNorm1p(RMSNorm):
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        return (
-            None
-            if cfg.norm_affine
-            else "without a gain it is rmsnorm: choose that, or leave norm_affine out"
-        )
+        if not cfg.norm_affine:
+            return "without a gain it is rmsnorm: choose that, or leave norm_affine out"
+        return None
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
@@ -96,7 +97,7 @@ class RMSNorm1p(RMSNorm):
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:
-        """The gain, 1 + offset."""
+        """Return the size of the gain, 1 + offset."""
         return float(cfg.d_model)
 
 
@@ -121,35 +122,37 @@ class DyT(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Its input and the tanh; without a gain the tanh is its output, which whoever reads it
-        keeps.
+        """Return the size of its input and of the tanh; without a gain the tanh is its output,
+        which the next part keeps as its input.
         """
-        return float((2 if cfg.norm_affine else 1) * cfg.d_model)
+        return float((1 + cfg.norm_affine) * cfg.d_model)
 
 
 class Identity(Variant):
     """No normalization where there would be one: the stream as it is."""
 
     normalizes = False
-    """A norm that is one does not say so."""
+    """Read by `ModelSettings.has_final_norm`; norms are taken to normalize unless they deny it."""
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        asked = {
+        requested = {
             "qk_norm": cfg.qk_norm != "none",
             "embedding_norm": cfg.embedding_norm,
             "final_norm": cfg.final_norm,
         }
-        if names := [name for name, there in asked.items() if there]:
-            return f"{' and '.join(names)} would normalize nothing: choose another norm, or leave this out"
-        placed = cfg.norm_placement in ("pre", "parallel") or users_own(
-            variant("norm_placement", cfg.norm_placement)
-        )
-        if not placed:
+        names = [name for name, is_set in requested.items() if is_set]
+        if names:
+            return (
+                f"{' and '.join(names)} would normalize nothing: choose another norm, "
+                "or leave this out"
+            )
+        # Without norms the other placements are one of these two by another name.
+        distinct = cfg.norm_placement in ("pre", "parallel")
+        if not distinct and not is_users_own(variant("norm_placement", cfg.norm_placement)):
             return (
                 f"there is no norm for norm_placement {cfg.norm_placement} to place: leave "
-                "norm_placement at pre "
-                "(or parallel), or choose another norm"
+                "norm_placement at pre (or parallel), or choose another norm"
             )
         return None
 
@@ -165,7 +168,7 @@ class Identity(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """The matrix behind it keeps its own input; that is this one's output."""
+        """Return 0: its output is its input, which the next matrix keeps."""
         return 0.0
 
 
@@ -183,11 +186,13 @@ def query_key_norm_widths(cfg: ModelSettings) -> dict[str, int]:
 
 
 def at_width(cfg: ModelSettings, width: int) -> ModelSettings:
-    """The configuration that a norm over `width` elements is built and counted from."""
-    return cfg if width == cfg.d_model else cfg.model_copy(update={"d_model": width})
+    """Return the settings that a norm over `width` elements is built and counted from."""
+    if width == cfg.d_model:
+        return cfg
+    return cfg.model_copy(update={"d_model": width})
 
 
 def build_norm(cfg: ModelSettings, width: int | None = None) -> "nn.Module":
-    """A norm of the model's kind over the width of the stream, or another one."""
+    """Build a norm of the model's kind over `width` elements, or the width of the stream."""
     module: nn.Module = variant("norm", cfg.norm).build(at_width(cfg, width or cfg.d_model))
     return module

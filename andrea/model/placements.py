@@ -1,4 +1,4 @@
-"""Where the normalization stands in a block. Torch-free at import.
+"""Placements of the normalization in a block. Torch-free at import.
 
 x is the residual stream, f a sublayer; `+` stands for the join that `model.residual` names.
 """
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant, activations, shapes, shared
+from andrea.model.variants import Shapes, Variant, activations_of, shapes_of, shared_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +17,7 @@ class Placement(Variant):
     """Wires the two sublayers into a block; shapes and counts are those of its norms alone."""
 
     final_norm = True
-    """Whether this placement asks for a norm before the head."""
+    """This placement asks for a norm before the head."""
     sites: tuple[str, ...] = ("norm1", "norm2")
     """Names of the norms in a block."""
     block = ""
@@ -32,8 +32,12 @@ class Placement(Variant):
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
-        norm = shapes(variant("norm", cfg.norm), cfg)
-        return {f"{site}.{name}": shape for site in cls.sites for name, shape in norm.items()}
+        norm = shapes_of(variant("norm", cfg.norm), cfg)
+        shapes: Shapes = {}
+        for site in cls.sites:
+            for name, shape in norm.items():
+                shapes[f"{site}.{name}"] = shape
+        return shapes
 
     @classmethod
     def count(cls, cfg: ModelSettings) -> int:
@@ -45,15 +49,15 @@ class Placement(Variant):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        return len(cls.sites) * activations(variant("norm", cfg.norm), cfg)
+        return len(cls.sites) * activations_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:
-        return len(cls.sites) * shared(variant("norm", cfg.norm), cfg)
+        return len(cls.sites) * shared_of(variant("norm", cfg.norm), cfg)
 
     @classmethod
     def gain(cls, cfg: ModelSettings, name: str) -> float:
-        """Factor of the initial weights of a parameter, on top of the init rule's."""
+        """Return the factor of the initial weights of a parameter, on top of the init rule's."""
         return 1.0
 
 
@@ -99,11 +103,15 @@ class DeepNorm(Placement):
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
         if cfg.residual != "on":
-            return f"it scales the residual itself, which residual {cfg.residual} contradicts: choose residual on"
+            return (
+                f"it scales the residual itself, which residual {cfg.residual} contradicts: "
+                "choose residual on"
+            )
         return None
 
     @classmethod
     def gain(cls, cfg: ModelSettings, name: str) -> float:
+        # Queries and keys keep their scale: they only weigh the values (figure 2 of the paper).
         shrunk = (
             ".mlp.up.weight",
             ".mlp.gate.weight",
@@ -111,7 +119,9 @@ class DeepNorm(Placement):
             ".attn.v.weight",
             ".attn.proj.weight",
         )
-        return float((8 * cfg.n_layer) ** -0.25) if name.endswith(shrunk) else 1.0
+        if not name.endswith(shrunk):
+            return 1.0
+        return float((8 * cfg.n_layer) ** -0.25)
 
 
 class Parallel(Placement):
@@ -122,7 +132,9 @@ class Parallel(Placement):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """One tensor less than others: attention and MLP (with two norms: these) read the same one."""
+        """Return one tensor less than other placements: attention and MLP (with two norms: these)
+        read the same one.
+        """
         return super().activations(cfg) - cfg.d_model
 
 

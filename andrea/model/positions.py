@@ -1,5 +1,4 @@
-"""How a token knows where it stands: something added to the embeddings, or inside attention.
-Torch-free at import.
+"""Positions of tokens: added to the embeddings, or worked into attention. Torch-free at import.
 
 `build` makes what is added to the embedded tokens (a module from T to [T, C], or None), `inside`
 what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
@@ -18,9 +17,7 @@ class Positions(Variant):
     """Nothing, unless a variant says more."""
 
     relative = False
-    """Whether it is worked into the scores inside attention, and tells nothing where there is one
-    position.
-    """
+    """It is worked into the scores of attention, so that it has no effect in a context of 1."""
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module | None":  # type: ignore[override]
@@ -28,7 +25,7 @@ class Positions(Variant):
 
     @classmethod
     def inside(cls, cfg: ModelSettings) -> Any:
-        """What attention uses; None: nothing."""
+        """Return the `AttentionPositions` that attention uses; None: nothing."""
         return None
 
     @classmethod
@@ -37,12 +34,12 @@ class Positions(Variant):
 
     @classmethod
     def flops(cls, cfg: ModelSettings) -> float:
-        """None: a table is looked up, angles are applied elementwise."""
+        """Return 0: a table is looked up, angles are applied elementwise."""
         return 0.0
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Elements per token that every attention keeps because of it."""
+        """Return the elements per token that every attention keeps because of it."""
         return 0.0
 
 
@@ -89,11 +86,13 @@ class Rope(Positions):
         if rotated < 2 or rotated % 2:
             return (
                 f"{rotated} of {cfg.d_head} dimensions of a head would be rotated, but they turn "
-                "in pairs: "
-                "change n_head, head_dim or rope_fraction so that the number is even"
+                "in pairs: change n_head, head_dim or rope_fraction so that the number is even"
             )
         if rotated == 2 and cfg.rope_base != type(cfg).model_fields["rope_base"].default:
-            return "2 dimensions of a head turn at one rate, whatever rope_base is: rotate more, or leave it out"
+            return (
+                "2 dimensions of a head turn at one rate, whatever rope_base is: rotate more, "
+                "or leave it out"
+            )
         return None
 
     @classmethod
@@ -104,15 +103,18 @@ class Rope(Positions):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Rotated queries and keys; partly rotated ones are laid out head by head, which copies
-        attention's output.
+        """Return the sizes of rotated queries and keys; partly rotated ones are laid out head by
+        head, which copies attention's output.
         """
-        heads, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
-        return float(heads + keys + (heads if cfg.rope_dim < cfg.d_head else 0))
+        queries, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
+        copied_output = queries if cfg.rope_dim < cfg.d_head else 0
+        return float(queries + keys + copied_output)
 
 
 class Alibi(Positions):
-    """Scores lowered in proportion to the distance, by a slope of every head (Press et al. 2022)."""
+    """Scores lowered in proportion to the distance, by a slope of every head (Press et al.
+    2022).
+    """
 
     relative = True
 
@@ -124,7 +126,7 @@ class Alibi(Positions):
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:
-        """One number per head and pair of positions."""
+        """Return one number per head and pair of positions."""
         return float(cfg.n_head * cfg.context**2)
 
 

@@ -1,4 +1,4 @@
-"""How a branch joins the residual stream. Torch-free at import."""
+"""Joins of a branch with the residual stream. Torch-free at import."""
 
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,9 @@ class Off(Residual):
 
 
 class ReZero(Residual):
-    """x + α·f with one learned α, 0 at the start (Bachlechner et al. 2020; there without any norm)."""
+    """x + α·f with one learned α, 0 at the start (Bachlechner et al. 2020; there without any
+    norm).
+    """
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
@@ -52,7 +54,7 @@ class ReZero(Residual):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """The branch, for the gradient of α."""
+        """Return the size of the branch, which the gradient of α needs."""
         return float(cfg.d_model)
 
 
@@ -73,7 +75,7 @@ class LayerScale(Residual):
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """The branch, for the gradient of γ."""
+        """Return the size of the branch, which the gradient of γ needs."""
         return float(cfg.d_model)
 
 

@@ -19,8 +19,8 @@ arithmetic finite.
 """
 
 
-def ratio(value: Any) -> Any:
-    """`8/3` in YAML or on the command line is the number 8/3."""
+def parse_ratio(value: Any) -> Any:
+    """Return the number that `8/3` means in YAML or on the command line; other values unchanged."""
     if isinstance(value, str) and "/" in value:
         try:
             return float(Fraction(value.replace(" ", "")))
@@ -29,15 +29,13 @@ def ratio(value: Any) -> Any:
     return value
 
 
-def _names(axis: str) -> dict[str, Any]:
-    """What a JSON schema says of an axis: the shipped variants as examples, since a user may
-    register more.
-    """
+def _examples(axis: str) -> dict[str, Any]:
+    """Shipped variants for the JSON schema: examples only, since a user may register more."""
     return {"examples": [*VARIANTS[axis]]}
 
 
 class Biases(NamedTuple):
-    """Which parts carry biases."""
+    """Presence of biases, by part."""
 
     attn: bool
     proj: bool
@@ -54,7 +52,7 @@ class Dropouts(NamedTuple):
 
 
 class ModelSettings(Frozen):
-    """Settings of a decoder-only transformer, each valid by itself; together they may make no sense."""
+    """Settings of a decoder-only transformer, each valid by itself."""
 
     vocab_size: int | None = Field(default=None, gt=0, le=LARGEST)
     """Number of tokens that the embedding knows; empty means the tokenizer's."""
@@ -65,11 +63,11 @@ class ModelSettings(Frozen):
     n_layer: int = Field(default=6, gt=0, le=LARGEST)
     """Number of blocks, L."""
 
-    norm_placement: str = Field(default="pre", json_schema_extra=_names("norm_placement"))
+    norm_placement: str = Field(default="pre", json_schema_extra=_examples("norm_placement"))
     """Where the normalization stands: `pre` (GPT-2), `post` (the 2017 transformer), `sandwich`,
     `res_post`, …
     """
-    norm: str = Field(default="layernorm", json_schema_extra=_names("norm"))
+    norm: str = Field(default="layernorm", json_schema_extra=_examples("norm"))
     """Kind of normalization."""
     norm_affine: bool = True
     """Whether norms carry a learned gain (and perhaps a bias)."""
@@ -85,11 +83,11 @@ class ModelSettings(Frozen):
     embedding_norm: bool = False
     """Normalization of the embedded tokens, before the first block (BLOOM)."""
 
-    activation: str = Field(default="gelu_tanh", json_schema_extra=_names("activation"))
+    activation: str = Field(default="gelu_tanh", json_schema_extra=_examples("activation"))
     """Nonlinearity of the MLP; those whose names end in `glu`, and `bilinear`, are gated and have
     three matrices.
     """
-    mlp_ratio: Annotated[float, BeforeValidator(ratio)] = Field(default=4.0, gt=0, le=LARGEST)
+    mlp_ratio: Annotated[float, BeforeValidator(parse_ratio)] = Field(default=4.0, gt=0, le=LARGEST)
     """Hidden width of the MLP over d_model, rounded to the nearest whole number; `8/3` may be
     written so.
     """
@@ -98,21 +96,21 @@ class ModelSettings(Frozen):
     mlp_multiple: int = Field(default=1, gt=0, le=LARGEST)
     """The hidden width that follows from `mlp_ratio` is rounded up to a multiple of this."""
 
-    residual: str = Field(default="on", json_schema_extra=_names("residual"))
+    residual: str = Field(default="on", json_schema_extra=_examples("residual"))
     """How a branch joins the stream: `on` x + f, `off` f alone, `rezero`, `layerscale`, `scaled` x
     + f/√(2L).
     """
     layerscale_init: float = Field(default=0.1, gt=0)
     """Initial gain of LayerScale."""
 
-    positions: str = Field(default="learned", json_schema_extra=_names("positions"))
+    positions: str = Field(default="learned", json_schema_extra=_examples("positions"))
     """How a token knows where it stands."""
     rope_base: float = Field(default=10_000.0, gt=1)
     """θ of RoPE: the slowest rotation takes about 2πθ positions."""
     rope_fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of a head's dimensions that RoPE rotates (GPT-NeoX: 0.25)."""
 
-    attention: str = Field(default="softmax", json_schema_extra=_names("attention"))
+    attention: str = Field(default="softmax", json_schema_extra=_examples("attention"))
     """Kind of attention."""
     n_head: int = Field(default=4, gt=0, le=LARGEST)
     """Attention heads; without `head_dim` they divide the width."""
@@ -168,7 +166,7 @@ class ModelSettings(Frozen):
     dropout_residual: float | None = Field(default=None, ge=0, lt=1)
     """Dropout of both branches of each block; empty means `dropout`."""
 
-    init: str = Field(default="gpt2", json_schema_extra=_names("init"))
+    init: str = Field(default="gpt2", json_schema_extra=_examples("init"))
     """Scale rule of the initial weights."""
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation that the rule starts from (`xavier` and `fan_in`: of the tables alone)."""
@@ -187,8 +185,8 @@ class ModelSettings(Frozen):
     @field_validator("embedding_scale", mode="before")
     @classmethod
     def _scale(cls, value: Any) -> Any:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value != "sqrt_d" and not (number and value > 0):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "sqrt_d" and not (is_number and value > 0):
             raise ValueError(f"a number above 0 or sqrt_d, not {value!r}")
         return value
 
@@ -197,8 +195,9 @@ class ModelSettings(Frozen):
         """Hidden width of the MLP, at least 1."""
         if self.mlp_width is not None:
             return self.mlp_width
-        wide = max(1, round(self.d_model * self.mlp_ratio))
-        return -(-wide // self.mlp_multiple) * self.mlp_multiple
+        width = max(1, round(self.d_model * self.mlp_ratio))
+        n_multiples = -(-width // self.mlp_multiple)  # rounded up
+        return n_multiples * self.mlp_multiple
 
     @property
     def d_head(self) -> int:
@@ -218,37 +217,38 @@ class ModelSettings(Frozen):
     @property
     def token_scale(self) -> float:
         """Factor of the token embedding."""
-        return (
-            math.sqrt(self.d_model)
-            if self.embedding_scale == "sqrt_d"
-            else float(self.embedding_scale)
-        )
+        if self.embedding_scale == "sqrt_d":
+            return math.sqrt(self.d_model)
+        return float(self.embedding_scale)
 
     @property
     def biases(self) -> Biases:
-        """Which parts carry biases, nothing left empty."""
-        own = (self.attn_bias, self.proj_bias, self.mlp_bias, self.norm_bias)
-        return Biases(*(self.bias if bias is None else bias for bias in own))
+        """Presence of biases by part, nothing left empty."""
+        by_part = (self.attn_bias, self.proj_bias, self.mlp_bias, self.norm_bias)
+        return Biases(*(self.bias if bias is None else bias for bias in by_part))
 
     @property
     def dropouts(self) -> Dropouts:
         """Dropout by place, nothing left empty."""
-        own = (self.dropout_embedding, self.dropout_attention, self.dropout_residual)
-        return Dropouts(*(self.dropout if share is None else share for share in own))
+        by_place = (self.dropout_embedding, self.dropout_attention, self.dropout_residual)
+        return Dropouts(*(self.dropout if share is None else share for share in by_place))
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether a norm stands before the head, resolved."""
+        """Presence of a norm before the head, resolved."""
         if self.final_norm is not None:
             return self.final_norm
         placement, norm = variant("norm_placement", self.norm_placement), variant("norm", self.norm)
+        # A user's own classes may have neither attribute.
         return bool(getattr(placement, "final_norm", True) and getattr(norm, "normalizes", True))
 
     def at_layer(self, index: int) -> Self:
-        """The configuration of block `index` (from 0): without a window where the block attends to
-        everything.
+        """Return the settings of block `index` (from 0): without a window where the block attends
+        to everything.
         """
         if self.full_every is None:
             return self
-        full = (index + 1) % self.full_every == 0
-        return self.model_copy(update={"full_every": None} | ({"window": None} if full else {}))
+        changes: dict[str, None] = {"full_every": None}
+        if (index + 1) % self.full_every == 0:
+            changes["window"] = None
+        return self.model_copy(update=changes)

@@ -1,221 +1,325 @@
-"""What a model consists of and costs, as plain data to print. Torch-free.
+"""Parts and costs of models, for `andrea model show` and `andrea model compare`. Torch-free.
 
-describe(ModelConfig(**PRESETS["andrea-120m"]), batch_size=8, preset="andrea-120m")
+describe(ModelConfig(**PRESETS["andrea-120m"]), batch_size=8, preset="andrea-120m").parameters.total
 """
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from andrea.model import accounting
+from andrea.model.accounting import (
+    Flops,
+    MemoryEstimate,
+    ParameterCounts,
+    block_kinds,
+    chosen_part,
+    count_moments,
+    count_parameters,
+    estimate_memory,
+    flops_per_token,
+    require_vocab_size,
+)
 from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig
-from andrea.model.registry import variant
-from andrea.model.size_matching import Quantity, Setting, deviation, fit, quantity
-from andrea.model.variants import matmul_flops, shapes
+from andrea.model.size_matching import (
+    Fitted,
+    Quantity,
+    Setting,
+    fit_setting,
+    relative_excess,
+    size_of,
+)
+from andrea.model.variants import matmul_flops, shapes_of
 
 BYTES = 256
 """Vocabulary of the byte tokenizer, the default one."""
 MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class PartRow:
+    """A row of the tree of parts; the rows of its children follow, one deeper, and add up to it."""
+
+    name: str
+    depth: int
+    times: int
+    """How often the part occurs."""
+    shape: tuple[int, ...] | None
+    """Of one occurrence; None where the part is no tensor."""
+    about: str | None
+    """Kind of the part."""
+    parameters: int
+    """Of all occurrences."""
+    flops: float
+    """Per token, forward, of all occurrences."""
+    share: float = 0.0
+    """Of all parameters of the model."""
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """Parts, size and costs of one model."""
+
+    preset: str | None
+    config: ModelConfig
+    rows: list[PartRow]
+    parameters: ParameterCounts
+    flops_per_token: Flops
+    batch_size: int
+    """Sequences at once, for the memory."""
+    optimizer: str
+    memory: MemoryEstimate
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `andrea model show --json` prints."""
+        return {
+            "preset": self.preset,
+            "config": self.config.model_dump(mode="json"),
+            "rows": [asdict(row) for row in self.rows],
+            "parameters": self.parameters._asdict(),
+            "total": self.parameters.total,
+            "non_embedding": self.parameters.non_embedding,
+            "flops_per_token": _with_total(self.flops_per_token),
+            "batch_size": self.batch_size,
+            "optimizer": self.optimizer,
+            "memory": _with_total(self.memory),
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One model of several, against the first of them."""
+
+    name: str
+    parameters: ParameterCounts
+    flops_per_token: float
+    """Forward and backward."""
+    difference: float
+    """Parameters more than the first one's, in per cent."""
+    flops_difference: float
+    """FLOPs more than the first one's, in per cent."""
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry that `andrea model compare --json` prints."""
+        return {
+            "name": self.name,
+            **self.parameters._asdict(),
+            "total": self.parameters.total,
+            "non_embedding": self.parameters.non_embedding,
+            "flops_per_token": self.flops_per_token,
+            "difference": self.difference,
+            "flops_difference": self.flops_difference,
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
+class MatchedModel:
+    """The value of one setting that brings a model nearest to another."""
+
+    name: str
+    setting: str
+    """Dotted."""
+    fitted: Fitted | None
+    """None where no value changes anything."""
+    deviation: Mapping[Quantity, float]
+    """Of the fitted model from the other, as a share of the other's; empty where nothing fits."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `andrea model compare --match … --json` prints of it, the name left out."""
+        if self.fitted is None:
+            return {"setting": self.setting}
+        return {
+            "setting": self.setting,
+            "was": self.fitted.was,
+            "became": self.fitted.became,
+            "deviation": dict(self.deviation),
+        }
 
 
 def describe(
     cfg: ModelConfig, batch_size: int = 1, preset: str | None = None, optimizer: str = "adamw"
-) -> dict[str, Any]:
-    """Everything `andrea model show` prints.
+) -> ModelSummary:
+    """Return the parts and costs of a model, without building it.
 
-    Returns:
-        `rows`: the tree, each row with `name`, `depth`, `times` (how often the part occurs),
-            `shape` (of one, or None),
-        `about` (of a part: its kind, or None), `parameters` and `flops` (per token, forward; of all
-        occurrences), `share` of all parameters; a row's children follow it one deeper and add up to
-        it. `parameters`: by group. `total`, `non_embedding`, `flops_per_token` (forward, backward,
-        total), `memory` (bytes by kind and in total, for `batch_size` sequences at once and what
-        `optimizer` keeps), `notes`.
+    Args:
+        batch_size: sequences at once, for the memory.
+        preset: name of the model; a size in it is held against the count.
+        optimizer: whose moments the memory holds.
     """
     cfg, notes = _with_vocabulary(cfg)
-    if preset and (note := size_note(preset, cfg)):
+    note = size_note(preset, cfg) if preset else None
+    if note:
         notes.append(note)
-    flops = accounting.flops_per_token(cfg)
-    memory = accounting.memory(cfg, batch_size, moments=accounting.moments(cfg, optimizer))
-    return {
-        "preset": preset,
-        "config": cfg.model_dump(mode="json"),
-        "rows": rows(cfg),
-        "parameters": accounting.parameters(cfg),
-        "total": accounting.total(cfg),
-        "non_embedding": accounting.non_embedding(cfg),
-        "flops_per_token": {
-            "forward": flops.forward,
-            "backward": flops.backward,
-            "total": flops.total,
-        },
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "memory": memory | {"total": sum(memory.values())},
-        "notes": notes,
-    }
+    return ModelSummary(
+        preset=preset,
+        config=cfg,
+        rows=list_parts(cfg),
+        parameters=count_parameters(cfg),
+        flops_per_token=flops_per_token(cfg),
+        batch_size=batch_size,
+        optimizer=optimizer,
+        memory=estimate_memory(cfg, batch_size, moments=count_moments(cfg, optimizer)),
+        notes=notes,
+    )
 
 
-def compare(cfgs: Mapping[str, ModelConfig]) -> list[Row]:
-    """One row per model: `name`, parameters by group, `total`, `non_embedding`, `flops_per_token`
-    (forward and backward), `difference` and `flops_difference` (more than the first one's, in per
-    cent) and `notes`.
-    """
-    compared: list[Row] = []
-    for name, asked in cfgs.items():
-        cfg, notes = _with_vocabulary(asked)
-        total, flops = accounting.total(cfg), accounting.flops_per_token(cfg).total
-        first = compared[0] if compared else {"total": total, "flops_per_token": flops}
+def compare_models(cfgs: Mapping[str, ModelConfig]) -> list[ComparedModel]:
+    """Return sizes and costs of models by name, each against the first."""
+    compared: list[ComparedModel] = []
+    for name, cfg in cfgs.items():
+        counted, notes = _with_vocabulary(cfg)
+        parameters = count_parameters(counted)
+        flops = flops_per_token(counted).total
+        first_total = compared[0].parameters.total if compared else parameters.total
+        first_flops = compared[0].flops_per_token if compared else flops
         compared.append(
-            {"name": name}
-            | accounting.parameters(cfg)
-            | {
-                "total": total,
-                "non_embedding": accounting.non_embedding(cfg),
-                "flops_per_token": flops,
-                "difference": 100 * (total / first["total"] - 1),
-                "flops_difference": 100 * (flops / first["flops_per_token"] - 1),
-                "notes": notes,
-            }
+            ComparedModel(
+                name=name,
+                parameters=parameters,
+                flops_per_token=flops,
+                difference=100 * (parameters.total / first_total - 1),
+                flops_difference=100 * (flops / first_flops - 1),
+                notes=notes,
+            )
         )
     return compared
 
 
-def fits(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[Row]:
-    """What `match` would solve each later model for, to come nearest to the first: one row per
-    later model with `name`, `setting` (dotted), `was`, `became` and `deviation` (of params and
-    flops, as a share of the first one's); without the last three where no value changes anything.
-    """
-    (_, base), *others = [(name, _with_vocabulary(cfg)[0]) for name, cfg in cfgs.items()]
-    found: list[Row] = []
+def match_models(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> list[MatchedModel]:
+    """Return what `match` would solve each later model for, to come nearest to the first."""
+    counted = [(name, _with_vocabulary(cfg)[0]) for name, cfg in cfgs.items()]
+    (_, base), *others = counted
+    target = size_of(base, on)
+    matched = []
     for name, cfg in others:
-        row: Row = {"name": name, "setting": f"model.{by}"}
-        if fitted := fit(cfg, quantity(base, on), on, by):
-            row |= {
-                "was": fitted.was,
-                "became": fitted.became,
-                "deviation": deviation(fitted.config, base),
-            }
-        found.append(row)
-    return found
+        fitted = fit_setting(cfg, target, on, by)
+        deviation = relative_excess(fitted.config, base) if fitted else {}
+        matched.append(MatchedModel(name, f"model.{by}", fitted, deviation))
+    return matched
 
 
-def rows(cfg: ModelConfig) -> list[Row]:
-    """The tree of parts; see `describe`. What costs nothing has no row."""
-    vocab_size, d = accounting.vocabulary(cfg), cfg.d_model
-    norm, positions = variant("norm", cfg.norm), variant("positions", cfg.positions)
-    one_norm = (int(norm.count(cfg)), float(norm.flops(cfg)))
-    head = "head (the token embedding)" if cfg.tied else "head"
-    inside = blocks(cfg)
-    parts = [row for row in inside if row["depth"] == 1]
-    tree = [
-        _row("token_embedding", 0, 1, vocab_size * d, 0.0, (vocab_size, d)),
-        _row("position_embedding", 0, 1, int(positions.count(cfg)), 0.0, (cfg.context, d)),
-        *([_row("embedding_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.embedding_norm else []),
+def list_parts(cfg: ModelConfig) -> list[PartRow]:
+    """Return the tree of parts, parents before children. What costs nothing has no row."""
+    parameters = count_parameters(cfg)
+    embedding = (require_vocab_size(cfg), cfg.d_model)
+    head_flops = float(matmul_flops(embedding))
+    head_name = "head (the token embedding)" if cfg.tied else "head"
+    norm = chosen_part(cfg, "norm")
+    norm_costs = (1, int(norm.count(cfg)), float(norm.flops(cfg)))
+    inside = list_block_parts(cfg)
+    parts = [row for row in inside if row.depth == 1]
+    blocks_costs = (sum(row.parameters for row in parts), sum(row.flops for row in parts))
+
+    rows = [
+        _row("token_embedding", 0, 1, parameters.token_embedding, shape=embedding),
         _row(
-            "blocks",
+            "position_embedding",
             0,
-            cfg.n_layer,
-            sum(row["parameters"] for row in parts),
-            sum(row["flops"] for row in parts),
+            1,
+            parameters.position_embedding,
+            shape=(cfg.context, cfg.d_model),
         ),
-        *inside,
-        *([_row("final_norm", 0, 1, *one_norm, about=cfg.norm)] if cfg.has_final_norm else []),
-        _row(head, 0, 1, accounting.parameters(cfg)["head"], 2.0 * vocab_size * d, (vocab_size, d)),
     ]
-    total = accounting.total(cfg)
+    if cfg.embedding_norm:
+        rows.append(_row("embedding_norm", 0, *norm_costs, about=cfg.norm))
+    rows += [_row("blocks", 0, cfg.n_layer, *blocks_costs), *inside]
+    if cfg.has_final_norm:
+        rows.append(_row("final_norm", 0, *norm_costs, about=cfg.norm))
+    rows.append(_row(head_name, 0, 1, parameters.head, head_flops, shape=embedding))
+    costly = [row for row in rows if row.parameters or row.flops]
+    return [replace(row, share=row.parameters / parameters.total) for row in costly]
+
+
+def list_block_parts(cfg: ModelConfig) -> list[PartRow]:
+    """Return the rows of what is inside the blocks, over all of them."""
     return [
-        row | {"share": row["parameters"] / total}
-        for row in tree
-        if row["parameters"] or row["flops"]
+        *_part_rows(cfg, "attn", "attention", _describe_attention(cfg)),
+        *_part_rows(cfg, "mlp", "activation", cfg.activation),
+        *_part_rows(cfg, "norms", "norm_placement", f"{cfg.norm}, {cfg.norm_placement}"),
+        *_part_rows(cfg, "joins", "residual", cfg.residual),
     ]
 
 
-def blocks(cfg: ModelConfig) -> list[Row]:
-    """What is inside the blocks, over all of them; positions are named where attention works them
-    in.
-    """
-    heads = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
+def _describe_attention(cfg: ModelConfig) -> str:
+    """Heads and their widths; positions are named where attention works them in."""
+    if cfg.attention != "softmax":
+        return cfg.attention
+    text = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
     if cfg.kv_heads != cfg.n_head:
-        heads += f", {cfg.kv_heads} of keys"
-    if getattr(variant("positions", cfg.positions), "relative", False):
-        heads += f", {cfg.positions}"
-    about = {
-        "attn": ("attention", heads if cfg.attention == "softmax" else cfg.attention),
-        "mlp": ("activation", cfg.activation),
-        "norms": ("norm_placement", f"{cfg.norm}, {cfg.norm_placement}"),
-        "joins": ("residual", cfg.residual),
-    }
-    return [
-        row
-        for name, (axis, said) in about.items()
-        for row in _part(name, variant(axis, getattr(cfg, axis)), accounting.kinds(cfg), said)
-    ]
+        text += f", {cfg.kv_heads} of keys"
+    if getattr(chosen_part(cfg, "positions"), "relative", False):
+        text += f", {cfg.positions}"
+    return text
 
 
 def size_note(preset: str, cfg: ModelConfig) -> str | None:
-    """What is true about a size that a name carries; None if it carries none."""
+    """Return how the size that a name carries compares with the count; None if it carries none."""
     match = re.search(r"(\d+(?:\.\d+)?)([kmb])\b", preset, re.IGNORECASE)
     if not match:
         return None
     claimed = float(match[1]) * MAGNITUDES[match[2].lower()]
-    total, table = accounting.total(cfg), accounting.parameters(cfg)["token_embedding"]
-    excess = 100 * (total / claimed - 1)
-    note = f"{preset} has {total:,} parameters"
+    parameters = count_parameters(cfg)
+    excess = 100 * (parameters.total / claimed - 1)
+    note = f"{preset} has {parameters.total:,} parameters"
     if abs(excess) < 1:
         return f"{note}, as its name says"
-    note += f", {abs(excess):.1f} % {'more' if excess > 0 else 'fewer'} than its name says"
+    direction = "more" if excess > 0 else "fewer"
+    note += f", {abs(excess):.1f} % {direction} than its name says"
     if cfg.tied and excess < 0:
-        twice = total + table
+        # Published sizes often count a tied embedding as embedding and as head.
+        twice = parameters.total + parameters.token_embedding
         verdict = "still falls short" if twice < 0.99 * claimed else "is what the name rests on"
         note += f"; counting the tied token embedding twice gives {twice:,}, which {verdict}"
     return note
 
 
-def _part(name: str, part: Any, kinds: list[tuple[ModelConfig, int]], about: str) -> list[Row]:
-    """A part of all blocks and, one deeper, its parameters; FLOPs beyond theirs have rows of their
-    own.
-    """
-    known = [shapes(part, layer) for layer, _ in kinds]
-    joins = ("join1.", "join2.") if name == "joins" else ("",)
-    count = sum(blocks for _, blocks in kinds)
-    leaves = [
-        _row(
-            f"{join}{leaf}",
-            2,
-            count,
-            count * math.prod(shape),
-            float(count * matmul_flops(shape)),
-            shape,
-        )
-        for join in joins
-        for leaf, shape in known[0].items()
-        if all(other == known[0] for other in known)
-    ]
-    if leaves:
-        for layer, blocks in kinds:
-            beyond = float(part.flops(layer)) - sum(
-                matmul_flops(shape) for shape in known[0].values()
-            )
-            if beyond:
-                leaves.append(
-                    _row(_rest(part, layer, blocks, len(kinds)), 2, blocks, 0, blocks * beyond)
-                )
-    parameters = sum(blocks * len(joins) * int(part.count(layer)) for layer, blocks in kinds)
-    flops = sum(blocks * len(joins) * float(part.flops(layer)) for layer, blocks in kinds)
-    return [_row(name, 1, count, parameters, flops, about=about), *leaves]
+def _part_rows(cfg: ModelConfig, name: str, axis: str, about: str) -> list[PartRow]:
+    """A part of all blocks and, one deeper, its tensors and what it multiplies besides them."""
+    part = chosen_part(cfg, axis)
+    joins = ("join1.", "join2.") if axis == "residual" else ("",)
+    kinds = block_kinds(cfg)
+    parameters = sum(n * len(joins) * int(part.count(layer)) for layer, n in kinds)
+    flops = sum(n * len(joins) * float(part.flops(layer)) for layer, n in kinds)
+    tensors = [row for join in joins for row in _tensor_rows(cfg, part, join)]
+    products = _product_rows(cfg, part) if tensors else []
+    return [_row(name, 1, cfg.n_layer, parameters, flops, about=about), *tensors, *products]
 
 
-def _rest(part: Any, layer: ModelConfig, blocks: int, kinds: int) -> str:
-    """What FLOPs beyond the matrices' are for, and in which blocks."""
-    if not issubclass(part, Attention):
-        return "other"
-    seen = "causal" if layer.window is None else f"window {layer.window}"
-    return f"scores and values, {seen}" + (f", {blocks} blocks" if kinds > 1 else "")
+def _tensor_rows(cfg: ModelConfig, part: Any, prefix: str) -> list[PartRow]:
+    """The parameters of a part; none where they differ from block to block."""
+    first, *others = (shapes_of(part, layer) for layer, _ in block_kinds(cfg))
+    if any(shapes != first for shapes in others):
+        return []
+    n = cfg.n_layer
+    rows = []
+    for leaf, shape in first.items():
+        flops = float(n * matmul_flops(shape))
+        rows.append(_row(f"{prefix}{leaf}", 2, n, n * math.prod(shape), flops, shape=shape))
+    return rows
+
+
+def _product_rows(cfg: ModelConfig, part: Any) -> list[PartRow]:
+    """FLOPs beyond those of the part's own matrices: of attention, those of scores and values."""
+    rows = []
+    kinds = block_kinds(cfg)
+    for layer, n in kinds:
+        of_matrices = sum(matmul_flops(shape) for shape in shapes_of(part, layer).values())
+        flops = float(part.flops(layer)) - of_matrices
+        if not flops:
+            continue
+        name = "other"
+        if issubclass(part, Attention):
+            mask = "causal" if layer.window is None else f"window {layer.window}"
+            name = f"scores and values, {mask}"
+            name += f", {n} blocks" if len(kinds) > 1 else ""
+        rows.append(_row(name, 2, n, 0, n * flops))
+    return rows
 
 
 def _row(
@@ -223,19 +327,20 @@ def _row(
     depth: int,
     times: int,
     parameters: int,
-    flops: float,
+    flops: float = 0.0,
     shape: tuple[int, ...] | None = None,
     about: str | None = None,
-) -> Row:
-    """A row of the tree; parameters and FLOPs are those of all occurrences."""
-    counts = {"parameters": parameters, "flops": flops}
-    return {"name": name, "depth": depth, "times": times, "shape": shape, "about": about, **counts}
+) -> PartRow:
+    return PartRow(name, depth, times, shape, about, parameters, flops)
+
+
+def _with_total(costs: Flops | MemoryEstimate) -> dict[str, float]:
+    return costs._asdict() | {"total": costs.total}
 
 
 def _with_vocabulary(cfg: ModelConfig) -> tuple[ModelConfig, list[str]]:
-    """The configuration with a vocabulary to count, and what to say about it."""
+    """The configuration with a vocabulary to count, and a note about it."""
     if cfg.vocab_size is not None:
         return cfg, []
-    return cfg.model_copy(update={"vocab_size": BYTES}), [
-        f"vocab_size is the tokenizer's: counted with {BYTES}, bytes"
-    ]
+    note = f"vocab_size is the tokenizer's: counted with {BYTES}, bytes"
+    return cfg.model_copy(update={"vocab_size": BYTES}), [note]

@@ -1,7 +1,7 @@
-"""One token on its way through a model: what every sublayer read, what it added, and what the
-stream became.
+"""One token on its way through a model: the input of every sublayer, what it added, and the stream
+after it.
 
-Hooks look on while the model's own blocks run, dropout off; norms and cosines are taken in float64.
+Hooks record while the model's own blocks run, dropout off; norms and cosines are taken in float64.
 
 trace(model, tokens, position=5).steps[0].added
 """
@@ -30,16 +30,16 @@ class Start:
     """The embedded token; lengths of vectors."""
 
     token: float
-    """Of the token's row in the table, scaled as the model scales it."""
+    """Of the token's embedding, scaled as the model scales it."""
     position: float | None
     """Of what is added for its position; None where positions enter elsewhere, or nowhere."""
     after: float
-    """The stream that the first block reads; an embedding norm has been at it."""
+    """The stream that the first block reads, after any embedding norm."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one sublayer did to the stream: `after = before + added + moved`, as vectors."""
+    """Effect of one sublayer on the stream: `after = before + added + moved`, as vectors."""
 
     block: int
     """From 1."""
@@ -85,7 +85,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Depth:
-    """What the head makes of the stream at one depth (nostalgebraist 2020, the logit lens)."""
+    """The head's prediction from the stream at one depth (nostalgebraist 2020, the logit lens)."""
 
     block: int
     """Blocks passed; 0 is the embedding."""
@@ -125,34 +125,32 @@ def trace(model: GPT, tokens: Tensor, position: int, top: int = 3) -> Trace:
         position: of the token, 0 to T − 1.
         top: guesses per depth.
     """
-    follower = int(tokens[position + 1]) if position + 1 < len(tokens) else None
-    with _at_rest(model), torch.no_grad():
-        start, x_BTC = _start(model, tokens, position)
-        streams, moments = [x_BTC], []
+    target = int(tokens[position + 1]) if position + 1 < len(tokens) else None
+    with _in_evaluation(model), torch.no_grad():
+        start, x_BTC = _embed(model, tokens, position)
+        streams = [x_BTC]
+        moments: list[tuple[int, _Moment]] = []
         for index, block in enumerate(model.blocks):
-            passed, x_BTC = _through(block, x_BTC, position)
-            moments += [(index + 1, moment) for moment in passed]
+            in_block, x_BTC = _run_block(block, x_BTC, position)
+            moments += [(index + 1, moment) for moment in in_block]
             streams.append(x_BTC)
-        ends = [x_BTC[0, position].double() for x_BTC in streams]
-        way = ends[-1] - ends[0]
-        lens = [
-            _depth(model, i, x_BTC[:, position : position + 1], follower, top)
-            for i, x_BTC in enumerate(streams)
-        ]
-        normed = (
-            None
-            if not model.config.has_final_norm
-            else _norm(model.final_norm(x_BTC)[0, position].double())
-        )
+        lens = []
+        for depth, stream_BTC in enumerate(streams):
+            at_position = stream_BTC[:, position : position + 1]
+            lens.append(_read_lens(model, depth, at_position, target, top))
+        normed = None
+        if model.config.has_final_norm:
+            normed = _norm(_at(model.final_norm(x_BTC), position))
+    first, last = _at(streams[0], position), _at(streams[-1], position)
     return Trace(
         position=position,
         token=int(tokens[position]),
-        target=follower,
+        target=target,
         start=start,
-        steps=tuple(_step(block, moment, way) for block, moment in moments),
-        stream=_norm(ends[-1]),
+        steps=tuple(_step(block, moment, last - first) for block, moment in moments),
+        stream=_norm(last),
         normed=normed,
-        carried=_cosine(ends[0], ends[-1]),
+        carried=_cosine(first, last),
         lens=tuple(lens),
     )
 
@@ -169,79 +167,72 @@ class _Moment:
     after: Tensor
 
 
-def _start(model: GPT, tokens: Tensor, position: int) -> tuple[Start, Tensor]:
-    """The embedding's numbers, and the stream that the first block reads."""
+def _at(x_BTC: Tensor, position: int) -> Tensor:
+    """The vector [C] of one position, in float64: norms and shares of small changes need it."""
+    return x_BTC[0, position].double()
+
+
+def _embed(model: GPT, tokens: Tensor, position: int) -> tuple[Start, Tensor]:
+    """The embedding's numbers, and the stream [1, T, C] that the first block reads."""
     x_BTC = model.embed(tokens[None])
-    row = model.token_embedding(tokens[position]).double() * model.config.token_scale
-    table = (
-        None
-        if model.position_embedding is None
-        else model.position_embedding(len(tokens))[position].double()
-    )
-    place = None if table is None else _norm(table)
-    return Start(_norm(row), place, _norm(x_BTC[0, position].double())), x_BTC
+    token = model.token_embedding(tokens[position]).double() * model.config.token_scale
+    position_norm = None
+    if model.position_embedding is not None:
+        positions_TC = model.position_embedding(len(tokens))
+        position_norm = _norm(positions_TC[position].double())
+    return Start(_norm(token), position_norm, _norm(_at(x_BTC, position))), x_BTC
 
 
-def _through(block: Any, x_BTC: Tensor, position: int) -> tuple[list[_Moment], Tensor]:
-    """What a block's sublayers did, and the stream after it."""
-
-    def at(x_BTC: Tensor) -> Tensor:
-        return x_BTC[0, position].double()
-
-    with _watching(block) as seen:
-        # A user's own block may have no more than a forward.
-        middle_BTC, y_BTC = (
-            block.stages(x_BTC) if hasattr(block, "stages") else (None, block(x_BTC))
-        )
-    x, y = at(x_BTC), at(y_BTC)
+def _run_block(block: Any, x_BTC: Tensor, position: int) -> tuple[list[_Moment], Tensor]:
+    """Run a block: the vectors of its sublayers, and the stream after it."""
+    with _recording(block) as recorded:
+        if hasattr(block, "stages"):
+            middle_BTC, y_BTC = block.stages(x_BTC)
+        else:  # a user's own block may have no more than a forward
+            middle_BTC, y_BTC = None, block(x_BTC)
+    vectors = {name: _at(tensor, position) for name, tensor in recorded.items()}
+    x, y = _at(x_BTC, position), _at(y_BTC, position)
     if middle_BTC is None:
-        return [_Moment("block", x, x, None, y - x, y)], y_BTC
-    middle = at(middle_BTC)
-    source = x if isinstance(block, ParallelBlock) else middle
-    read = {name: at(seen[name]) if name in seen else None for name in ("attn", "mlp")}
+        return [_Moment("block", before=x, source=x, read=None, added=y - x, after=y)], y_BTC
+    middle = _at(middle_BTC, position)
     # A branch that did not pass a join was added as it is.
-    first = at(seen["join1"]) if "join1" in seen else middle - x
-    second = at(seen["join2"]) if "join2" in seen else y - middle
-    moments = [
-        _Moment("attn", x, x, read["attn"], first, middle),
-        _Moment("mlp", middle, source, read["mlp"], second, y),
-    ]
-    return moments, y_BTC
+    from_attn = vectors.get("join1", middle - x)
+    from_mlp = vectors.get("join2", y - middle)
+    mlp_source = x if isinstance(block, ParallelBlock) else middle
+    attn = _Moment("attn", x, x, vectors.get("attn"), from_attn, middle)
+    mlp = _Moment("mlp", middle, mlp_source, vectors.get("mlp"), from_mlp, y)
+    return [attn, mlp], y_BTC
 
 
 @contextmanager
-def _watching(block: Any) -> Iterator[dict[str, Tensor]]:
-    """While inside, keep what the sublayers read and what the joins gave the stream of their
-    branch.
-    """
-    seen: dict[str, Tensor] = {}
+def _recording(block: Any) -> Iterator[dict[str, Tensor]]:
+    """While inside, record the inputs of the sublayers and what the joins add to the stream."""
+    recorded: dict[str, Tensor] = {}
 
-    def reads(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[name] = inputs[0]
+    def record_input(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            recorded[name] = inputs[0]
 
-        return look
+        return hook
 
-    def joins(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def record_branch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             stream, branch = inputs
-            seen[name] = module.scale(branch) if isinstance(module, Join) else output - stream
+            # A join of a user's own says nothing of the branch alone.
+            scaled = module.scale(branch) if isinstance(module, Join) else output - stream
+            recorded[name] = scaled
 
-        return look
+        return hook
 
-    parts = {
-        name: getattr(block, name)
-        for name in ("attn", "mlp", "join1", "join2")
-        if hasattr(block, name)
-    }
-    handles = [
-        part.register_forward_hook(joins(name))
-        if name.startswith("join")
-        else part.register_forward_pre_hook(reads(name))
-        for name, part in parts.items()
-    ]
+    handles = []
+    for name in ("attn", "mlp"):
+        if hasattr(block, name):
+            handles.append(getattr(block, name).register_forward_pre_hook(record_input(name)))
+    for name in ("join1", "join2"):
+        if hasattr(block, name):
+            handles.append(getattr(block, name).register_forward_hook(record_branch(name)))
     try:
-        yield seen
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()
@@ -251,8 +242,9 @@ def _step(block: int, moment: _Moment, way: Tensor) -> Step:
     """The numbers of a moment; `way` is the whole model's last stream minus its first."""
     change = moment.after - moment.before
     rest = change - moment.added
-    nothing = _norm(rest) <= ROUNDING * (_norm(moment.before) + _norm(moment.added))
-    whole = float(way @ way)
+    rounding = ROUNDING * (_norm(moment.before) + _norm(moment.added))
+    moved = _norm(rest)
+    way_squared = float(way @ way)
     return Step(
         block=block,
         sublayer=moment.sublayer,
@@ -261,30 +253,29 @@ def _step(block: int, moment: _Moment, way: Tensor) -> Step:
         read=None if moment.read is None else _norm(moment.read),
         added=_norm(moment.added),
         cosine=_cosine(moment.source, moment.added),
-        moved=0.0 if nothing else _norm(rest),
+        moved=0.0 if moved <= rounding else moved,
         change=_norm(change),
         after=_norm(moment.after),
-        share=float(moment.added @ way) / whole if whole else None,
-        moved_share=float(rest @ way) / whole if whole else None,
+        share=float(moment.added @ way) / way_squared if way_squared else None,
+        moved_share=float(rest @ way) / way_squared if way_squared else None,
     )
 
 
-def _depth(model: GPT, block: int, x_BTC: Tensor, target: int | None, top: int) -> Depth:
-    """What the head makes of one position's stream."""
+def _read_lens(model: GPT, block: int, x_BTC: Tensor, target: int | None, top: int) -> Depth:
+    """The head's prediction from the stream [1, 1, C] of one position."""
     logits = model.unembed(x_BTC)[0, 0].double()
     probabilities = logits.softmax(-1)
     best = probabilities.topk(min(top, len(probabilities)))
     guesses = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return Depth(
-        block=block,
-        guesses=tuple(Guess(token, probability) for token, probability in guesses),
-        rank=None if target is None else 1 + int((logits > logits[target]).sum()),
-        probability=None if target is None else float(probabilities[target]),
-    )
+    rank = probability = None
+    if target is not None:
+        rank = 1 + int((logits > logits[target]).sum())
+        probability = float(probabilities[target])
+    return Depth(block, tuple(Guess(*guess) for guess in guesses), rank, probability)
 
 
 @contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
     """While inside, dropout is off."""
     training = model.training
     model.eval()

@@ -1,15 +1,15 @@
-"""What every variant answers: how to build it, how many parameters it has, what it costs.
+"""The base of every variant: how to build it, how many parameters it has, what it costs.
 Torch-free.
 
 A variant is a subclass that says `shapes` and `build`, or any class with `build`, `count` and
-`flops`, made known with one line in `andrea.model.registry.VARIANTS`, or by `register` from a user's
-own file. That file, `ablations/mine.py` beside `ablations/mine.yaml`, is loaded only for its own
+`flops`, and one line in `andrea.model.registry.VARIANTS`, or a call of `register` in a user's own
+file. That file, `ablations/mine.py` beside `ablations/mine.yaml`, is loaded only for its own
 ablation, so that it may import torch at its top:
 
     from torch import Tensor, nn
 
-    from andrea.model.registry import register
     from andrea.model.mlps import Mlp  # has the two matrices already
+    from andrea.model.registry import register
 
 
     class Square(nn.Module):
@@ -26,7 +26,7 @@ ablation, so that it may import torch at its top:
     register("activation", "squared_relu", f"{__name__}:SquaredRelu")
 
 It is one file: a module beside it is refused. docs/your-own-variant.md goes from such an idea to
-    its verdict.
+its verdict.
 """
 
 import math
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 Shapes = dict[str, tuple[int, ...]]
+"""Shapes of parameters by name; matrices are [out, in]."""
 
 
-def users_own(part: type) -> bool:
-    """Whether a part comes from a user's own file."""
+def is_users_own(part: type) -> bool:
+    """Return whether a part comes from a user's own file."""
     return not part.__module__.startswith("andrea.")
 
 
@@ -60,69 +61,76 @@ class Variant(ABC):
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
-        """Why this variant makes no sense in such a model, and how to mend it; None if it does."""
+        """Return why this variant makes no sense in such a model and how to mend it; None if it
+        does make sense.
+        """
         return None
 
     @classmethod
     @abstractmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
-        """The module; torch is imported inside."""
+        """Return the module; torch is imported inside."""
 
     @classmethod
     @abstractmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
-        """Shape of every parameter under its name inside the module."""
+        """Return the shape of every parameter under its name inside the module."""
 
     @classmethod
     def count(cls, cfg: ModelSettings) -> int:
-        """Parameters of one such part."""
+        """Return the number of parameters of one such part."""
         return sum(math.prod(shape) for shape in cls.shapes(cfg).values())
 
     @classmethod
     def flops(cls, cfg: ModelSettings) -> float:
-        """Forward FLOPs per token of one such part: matrix products only, two per weight of a
-        matrix.
+        """Return the forward FLOPs per token of one such part: matrix products only, two per
+        weight of a matrix.
         """
         return float(sum(matmul_flops(shape) for shape in cls.shapes(cfg).values()))
 
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
-        """Elements per token that autograd keeps for the backward pass: here, the output of every
-        matrix.
+        """Return the elements per token that autograd keeps for the backward pass: here, the output
+        of every matrix.
         """
-        return float(sum(shape[0] for shape in cls.shapes(cfg).values() if len(shape) == 2))
+        matrices = [shape for shape in cls.shapes(cfg).values() if len(shape) == 2]
+        return float(sum(fan_out for fan_out, _ in matrices))
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:
-        """Elements that autograd keeps once, however many sequences there are; a boolean is a
-        quarter of one.
+        """Return the elements that autograd keeps once, however many sequences there are; a boolean
+        is a quarter of one.
         """
         return 0.0
 
 
-def shapes(part: Any, cfg: ModelSettings) -> Shapes:
-    """Shapes of a part; none for a user's class that says only how many parameters it has."""
+def shapes_of(part: Any, cfg: ModelSettings) -> Shapes:
+    """Return the shapes of a part; none for a user's class that has only a `count`."""
     return dict(part.shapes(cfg)) if hasattr(part, "shapes") else {}
 
 
-def activations(part: Any, cfg: ModelSettings) -> float:
-    """Elements per token that a part keeps; a user's class that does not say is taken to keep its
-    input.
+def activations_of(part: Any, cfg: ModelSettings) -> float:
+    """Return the elements per token that a part keeps; a user's class without `activations` is
+    taken to keep its input.
     """
     return float(part.activations(cfg)) if hasattr(part, "activations") else float(cfg.d_model)
 
 
-def shared(part: Any, cfg: ModelSettings) -> float:
-    """Elements that a part keeps once for all sequences; none if a user's class does not say."""
+def shared_of(part: Any, cfg: ModelSettings) -> float:
+    """Return the elements that a part keeps once for all sequences; none for a user's class without
+    `shared`.
+    """
     return float(part.shared(cfg)) if hasattr(part, "shared") else 0.0
 
 
 def matmul_flops(shape: tuple[int, ...]) -> int:
-    """FLOPs per token of a matrix [out, in]; a vector takes part in no product."""
+    """Return the FLOPs per token of a matrix [out, in]; a vector takes part in no product."""
     return 2 * math.prod(shape) if len(shape) == 2 else 0
 
 
-def linear(name: str, fan_out: int, fan_in: int, bias: bool) -> Shapes:
-    """Shapes of a linear map as torch names them."""
+def linear_shapes(name: str, fan_out: int, fan_in: int, bias: bool) -> Shapes:
+    """Return the shapes of a linear map as torch names its parameters."""
     shapes: Shapes = {f"{name}.weight": (fan_out, fan_in)}
-    return shapes | {f"{name}.bias": (fan_out,)} if bias else shapes
+    if bias:
+        shapes[f"{name}.bias"] = (fan_out,)
+    return shapes

@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal
 
 from andrea.records.base import Record, Settings, Several
-from andrea.verdict.records import good
+from andrea.verdict.replicates import is_good_run
 
 Phase = Literal["tune", "trial", "replicate", "control", "budget", "confirm"]
 """What a run is trained for. The first three are the study's own; the others stand beside it."""
@@ -95,7 +95,7 @@ class RunResult(Record):
     @property
     def is_good(self) -> bool:
         """Whether the run completed and learned: neither diverged nor stalled nor without a loss."""
-        return good(self.outcome, self.stalled, self.loss)
+        return is_good_run(self.outcome, self.stalled, self.loss)
 
     @property
     def score(self) -> float:

@@ -68,6 +68,10 @@ class AskedStudy(Record):
     """The rules by which an ablation is tuned and judged."""
     space: Settings = {}
     """What a sweep searches."""
+    trials: int = 0
+    """Of a sweep."""
+    seeds: int = 1
+    """Tuning seeds per trial of a sweep."""
 
     @property
     def centers(self) -> dict[str, float]:
@@ -179,17 +183,12 @@ class Choice(Record):
     points: Several[TuningPoint] = []
 
 
-class Interval(Record):
-    """A quantity with its interval."""
-
-    low: float | None = None
-    high: float | None = None
-
-
-class ArmSpeed(Interval):
-    """The time of a training step of an arm, in seconds."""
+class ArmSpeed(Record):
+    """The time of a training step of an arm, in seconds, with its interval."""
 
     step_s: float | None = None
+    low: float | None = None
+    high: float | None = None
     rounds: int | None = None
     tokens_per_s: float | None = None
     tokens_per_s_low: float | None = None
@@ -198,10 +197,14 @@ class ArmSpeed(Interval):
     peak_memory_bytes: int | None = None
 
 
-class SpeedRatio(Interval):
-    """Time of an arm's step over that of the baseline's."""
+class SpeedRatio(Record):
+    """Time of an arm's step over that of the baseline's, with its interval."""
+
+    tolerant = False  # A ratio without its interval would decide what is trained.
 
     ratio: float
+    low: float | None = None
+    high: float | None = None
 
 
 class StudySpeed(Record):

@@ -1,23 +1,59 @@
 """verdict.json: what a study says, and what stands beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import model_serializer, model_validator
 
 from andrea.records.base import ByName, Record, Several
 from andrea.records.extras import Extras
+from andrea.verdict.contrast import Word
 from andrea.verdict.documents import Documents
-from andrea.verdict.records import ArmSummary, Difference, Word
-from andrea.verdict.rulers import Saved
+from andrea.verdict.replicates import ArmSummary, Difference
 from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import Stability
+from andrea.verdict.tokens_saved import TokensSaved
+
+_FILE_ORDER = [
+    "kind",
+    "steps",
+    "at",
+    "weights",
+    "arm",
+    "verdict",
+    "cause",
+    "reason",
+    "n",
+    "differences",
+    "m",
+    "level",
+    "arms",
+    "family",
+    "regret",
+    "counts",
+    "baseline_counts",
+    "mean",
+    "sd",
+    "interval",
+    "p",
+    "p_regret",
+    "p_holm",
+    "p_holm_regret",
+    "tost_p",
+    "tost_p_regret",
+    "fisher_p",
+    "pairs_needed",
+    "pairs_needed_regret",
+    "smallest_visible",
+    "tags",
+]
+"""Fields of a judged contrast as verdict.json has them."""
 
 
 class Judged(Record):
     """What is said of one contrast, and with what right. Quantities that were not tested are None.
 
-    `andrea.verdict.records.Verdict` says what each field means.
+    `andrea.verdict.judgement.Judgement` says what each field means.
     """
 
     verdict: Word
@@ -42,6 +78,13 @@ class Judged(Record):
     pairs_needed_regret: int | None = None
     smallest_visible: float | None = None
     tags: list[str] = []
+
+    @model_serializer(mode="wrap")
+    def _in_file_order(self, serialize: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        # Inherited fields would come first.
+        values = serialize(self)
+        known = [key for key in _FILE_ORDER if key in values]
+        return {key: values[key] for key in [*known, *(values.keys() - set(known))]}
 
     @property
     def low(self) -> float | None:
@@ -165,7 +208,7 @@ class StudyVerdict(Record):
     effects: Several[EffectVerdict] = []
     baseline: ArmSummary | None = None
     controls: ControlOutcomes | None = None
-    tokens_saved: ByName[Saved] = {}
+    tokens_saved: ByName[TokensSaved] = {}
     confirmation: Confirmation | None = None
     equal: ByName[ByName[EqualCost]] = {}
     """By budget (`flops`, `time`) and arm."""

@@ -1,4 +1,4 @@
-"""How one run is trained. Torch-free."""
+"""The training of one run: optimizer, schedule, budget, precision. Torch-free."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -7,15 +7,14 @@ from pydantic import Field, model_validator
 
 from andrea.schema import Frozen
 
-READS: Mapping[str, frozenset[str]] = {
+OPTIMIZER_READS: Mapping[str, frozenset[str]] = {
     "adamw": frozenset({"beta1", "beta2", "adam_eps"}),
     "sgd": frozenset({"beta1"}),
     "lion": frozenset({"beta1", "beta2"}),
     "muon": frozenset({"beta1", "beta2", "adam_eps"}),
 }
-"""Which of the optimizer's settings each one reads. What it does not read is no part of a run's id.
-"""
-UNFLOORED = ("constant", "inverse_sqrt")
+"""Settings that each optimizer reads. The others are no part of a run's id."""
+SCHEDULES_WITHOUT_FLOOR = ("constant", "inverse_sqrt")
 """Schedules that do not read `final_lr`."""
 
 
@@ -37,9 +36,9 @@ class TrainConfig(Frozen):
     lr: float = Field(default=3e-3, gt=0)
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "cosine"
-    """Shape after the warmup. The last step runs at the floor, but for `constant` and
-    `inverse_sqrt` (peak · √(warmup steps / steps done)), which have none. `wsd`: at the peak, then
-    linear over the last `decay` of the steps.
+    """Shape after the warmup. The last step runs at the floor, except that `constant` and
+    `inverse_sqrt` (peak · √(warmup steps / steps done)) have none. `wsd`: at the peak, then linear
+    over the last `decay` of the steps.
     """
     warmup: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps over which the rate rises linearly; the first step is already above zero.
@@ -50,7 +49,7 @@ class TrainConfig(Frozen):
     """Floor of the schedule as a share of the peak."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay of matrices (dim ≥ 2), whatever the optimizer: a step multiplies them by 1 −
-    rate · weight_decay. Gains and biases are never decayed.
+    rate · weight_decay. Norm weights and biases are never decayed.
     """
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """First moment of AdamW and Lion; SGD's momentum."""
@@ -67,8 +66,8 @@ class TrainConfig(Frozen):
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; `auto` is off on a CPU and on on a GPU."""
     kernels: Literal["auto", "torch", "cuda"] = "auto"
-    """Who computes the memory-bound parts: plain torch, the CUDA kernels, or on a GPU whichever a
-    measurement finds faster; `auto` is `torch` on a CPU.
+    """Implementation of the memory-bound parts: plain torch, the CUDA kernels, or (`auto`) on a GPU
+    whichever a measurement finds faster and on a CPU `torch`.
     """
     threads: int = Field(default=1, gt=0, le=1024)
     """CPU threads of a run: part of its identity, since 1 and 2 threads give other bits."""
@@ -88,7 +87,6 @@ class TrainConfig(Frozen):
         if self.schedule == "wsd" and self.warmup + self.decay > 1 + 1e-9:
             raise ValueError(
                 f"warmup {self.warmup:g} and decay {self.decay:g} of a wsd schedule are more than "
-                "the whole run; "
-                "lower one of them"
+                "the whole run; lower one of them"
             )
         return self

@@ -1,6 +1,4 @@
-"""Loss on the fixed evaluated tokens: the same windows in every run, drawn from nobody's random
-stream.
-"""
+"""Loss on the fixed evaluated tokens: the same windows in every run. Uses no random numbers."""
 
 import math
 from collections.abc import Iterator
@@ -14,12 +12,13 @@ import torch
 from torch import nn
 
 from andrea.data.batches import EvalSet
-from andrea.training.outcome import finite
+from andrea.records.run import DocumentLoss
+from andrea.training.run_ending import finite_or_none
 
-WINDOWS = 64
-"""Windows evaluated at once, at most."""
-LOGITS = 2**24
-"""Logits computed at once, at most (64 MB as float32), unless a single window has more."""
+MAX_WINDOWS = 64
+"""Windows evaluated at once."""
+MAX_LOGITS = 2**24
+"""Logits computed at once (64 MB as float32), unless a single window has more."""
 
 
 @dataclass(frozen=True)
@@ -37,30 +36,27 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Mean loss per token in nats."""
+        """Mean loss in nats per token."""
         return float(self.window_sums.sum()) / self.tokens
 
-    def subset(self, windows: npt.NDArray[np.int64]) -> float:
-        """Mean loss per token over some of the windows."""
+    def loss_on(self, windows: npt.NDArray[np.int64]) -> float:
+        """Mean loss in nats per token over some of the windows, given by their indices."""
         per_window = self.tokens // len(self.window_sums)
         return float(self.window_sums[windows].sum()) / (len(windows) * per_window)
 
-    def documents(self, names: list[str]) -> list[dict[str, Any]]:
-        """Loss by document, of those that have evaluated tokens."""
-        return [
-            {
-                "name": names[i],
-                "tokens": int(count),
-                "loss": finite(float(self.document_sums[i] / count)),
-            }
-            for i, count in enumerate(self.document_tokens)
-            if count
-        ]
+    def document_losses(self, names: list[str]) -> list[DocumentLoss]:
+        """Mean loss of every document that has evaluated tokens."""
+        losses = []
+        for name, total, count in zip(names, self.document_sums, self.document_tokens, strict=True):
+            if count:
+                loss = finite_or_none(float(total / count))
+                losses.append(DocumentLoss(name=name, tokens=int(count), loss=loss))
+        return losses
 
 
-def bits_per_byte(loss: float, tokens: int, size: int) -> float:
-    """Nats per token as bits per byte of the text that the tokens stand for."""
-    return loss * tokens / (math.log(2) * size)
+def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
+    """Convert nats per token into bits per byte of the text that the tokens stand for."""
+    return loss * tokens / (math.log(2) * text_bytes)
 
 
 def evaluate(
@@ -70,45 +66,43 @@ def evaluate(
     *,
     curve: bool = False,
 ) -> Evaluation:
-    """Evaluate all windows, or with `curve` those of the curve subset (the result's windows are
-    then these alone).
+    """Evaluate all windows, or with `curve` only those of the curve subset.
 
-    The model's mode is restored; dropout is off meanwhile. Sums are float64 over float32 losses per
-    token.
+    Dropout is off meanwhile, and the model's mode is restored. Sums are float64 over the float32
+    losses of the tokens.
     """
-    chosen = data.curve if curve else np.arange(len(data.x))
-    x, y, document = data.x[chosen], data.y[chosen], data.document[chosen]
-    losses = _losses(model, x, y, autocast or nullcontext())
-    flat = document.ravel()
-    return Evaluation(
-        losses.sum(axis=1),
-        np.bincount(flat, weights=losses.ravel(), minlength=len(data.names)).astype(np.float64),
-        np.bincount(flat, minlength=len(data.names)).astype(np.int64),
-        losses.size,
-    )
+    windows = data.curve if curve else np.arange(len(data.x))
+    losses = _token_losses(model, data.x[windows], data.y[windows], autocast or nullcontext())
+    documents = data.document[windows].ravel()
+    count = len(data.names)
+    sums = np.bincount(documents, weights=losses.ravel(), minlength=count).astype(np.float64)
+    tokens = np.bincount(documents, minlength=count).astype(np.int64)
+    return Evaluation(losses.sum(axis=1), sums, tokens, losses.size)
 
 
-def _losses(
+def _token_losses(
     model: nn.Module,
     x: npt.NDArray[np.int64],
     y: npt.NDArray[np.int64],
     autocast: AbstractContextManager[Any],
 ) -> npt.NDArray[np.float64]:
+    """Loss of every target, [W, T]."""
     embedding: Any = model.token_embedding
     vocabulary, device = embedding.weight.shape[0], embedding.weight.device
-    size = max(1, min(WINDOWS, LOGITS // (x.shape[1] * vocabulary)))
+    at_once = max(1, min(MAX_WINDOWS, MAX_LOGITS // (x.shape[1] * vocabulary)))
     parts = []
-    with evaluating(model), torch.no_grad(), autocast:
-        for start in range(0, len(x), size):
-            inputs = torch.from_numpy(x[start : start + size]).to(device, non_blocking=True)
-            targets = torch.from_numpy(y[start : start + size]).to(device, non_blocking=True)
+    with evaluation_mode(model), torch.no_grad(), autocast:
+        for start in range(0, len(x), at_once):
+            rows = slice(start, start + at_once)
+            inputs = torch.from_numpy(x[rows]).to(device, non_blocking=True)
+            targets = torch.from_numpy(y[rows]).to(device, non_blocking=True)
             parts.append(model(inputs, targets).float())
         return torch.cat(parts).cpu().double().numpy()
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, restored afterwards."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off; the model's mode is restored afterwards."""
     training = model.training
     model.eval()
     try:

@@ -1,23 +1,27 @@
-"""One job: claim a run, train it or take it up where it was left, write its result into the store."""
+"""One job: claim a run, train it or resume it, and write its result into the store.
+
+`python -m andrea.training.job JOB.json` trains the job of a file in a process of its own. Its exit
+status is that of the andrea command.
+"""
 
 import contextlib
+import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
-from andrea.config import RunConfig
+from andrea.config import RunConfig, build
 from andrea.data.prepared import open_prepared
-from andrea.errors import reason
+from andrea.errors import AndreaError, StudyError, UserError, reason
+from andrea.records.run import RunResult, RunSettings
 from andrea.schema import Frozen
+from andrea.store.files import read_mapping
 from andrea.store.runs import Claim, RunBusy, RunStore
-from andrea.training.identity import env
+from andrea.training.identity import Identity, run_environment
 from andrea.training.run import train
 
 
-class Job(Frozen):
-    """What another process needs to know to train one run; JSON on the command line of `python -m
-    andrea.training`.
-    """
+class JobFile(Frozen):
+    """The arguments of `run_job` as a JSON file holds them."""
 
     root: Path
     """The run store."""
@@ -27,41 +31,29 @@ class Job(Frozen):
     """Where the data were prepared."""
     run_id: str
     """Digest of the identity."""
-    identity: dict[str, Any]
-    """What determines the run's numbers."""
+    identity: Identity
+    """Everything that determines the run's numbers."""
     checkpoint_every_s: float = 10.0
     """Seconds of wall time between checkpoints; changes no number."""
-
-    def run(self) -> dict[str, Any] | None:
-        """`run_job` with these arguments."""
-        return run_job(
-            self.root,
-            self.config,
-            self.data_folder,
-            self.run_id,
-            self.identity,
-            checkpoint_every_s=self.checkpoint_every_s,
-        )
 
 
 def run_job(
     root: Path,
-    cfg: RunConfig,
+    config: RunConfig,
     data_folder: Path,
     run_id: str,
-    identity: dict[str, Any],
+    identity: Identity,
     *,
     checkpoint_every_s: float = 10.0,
-) -> dict[str, Any] | None:
+) -> RunResult | None:
     """Train a run, or continue it from its last checkpoint; returns its result.
 
     A finished run is not trained again: its result is returned. None means that another live
-        process is at it.
-    Whatever stops a run leaves it resumable; only an exception that is no interrupt is recorded as
-    a failure.
+    process trains it. An interrupted run can be resumed; only an exception that is no interrupt is
+    recorded as a failure.
 
     Args:
-        cfg: resolved; `train.threads` applies while the job runs.
+        config: resolved; `train.threads` applies while the job runs.
         checkpoint_every_s: seconds between checkpoints; changes no number.
 
     Raises:
@@ -69,31 +61,29 @@ def run_job(
             takes it).
     """
     store = RunStore(root)
-    done = store.result(run_id)
-    if done is not None:
-        return done
+    if (finished := store.load_result(run_id)) is not None:
+        return finished
     try:
         claim = store.claim(run_id)
     except RunBusy:
         return None
     with claim:
-        done = store.result(
-            run_id
-        )  # finished by another process meanwhile, or by the claim's recovery
-        if done is not None:
-            return done
-        return _attempt(claim, cfg, data_folder, identity, checkpoint_every_s)
+        # Another process, or the claim's recovery, may have finished it meanwhile.
+        if (finished := store.load_result(run_id)) is not None:
+            return finished
+        return _train_attempt(claim, config, data_folder, identity, checkpoint_every_s)
 
 
-def _attempt(
+def _train_attempt(
     claim: Claim,
     cfg: RunConfig,
     data_folder: Path,
-    identity: dict[str, Any],
+    identity: Identity,
     checkpoint_every_s: float,
-) -> dict[str, Any]:
-    described = {"config": cfg.model_dump(mode="json"), "identity": identity}
-    folder = claim.attempt(described, env(cfg.train.device))
+) -> RunResult:
+    settings = RunSettings(config=cfg.model_dump(mode="json"), identity=identity)
+    environment = run_environment(cfg.train.device)
+    folder = claim.attempt(settings.to_json(), environment.to_json())
     try:
         result = train(
             cfg,
@@ -102,10 +92,47 @@ def _attempt(
             attempt=int(folder.suffix[1:]),
             checkpoint_every_s=checkpoint_every_s,
         )
-        claim.finish(folder, result)
+        claim.finish(folder, result.to_json())
     except Exception as error:
         # A full disk refuses this too; the error itself is what must be seen then.
         with contextlib.suppress(OSError):
             claim.fail(folder, reason(error), traceback.format_exc())
         raise
     return result
+
+
+def run_job_file(path: Path) -> None:
+    """Train the job in a file.
+
+    Raises:
+        UserError: there is no job in the file.
+        StudyError: another process trains the run.
+        Exception: whatever made the run fail.
+    """
+    content = read_mapping(path)
+    if content is None:
+        raise UserError(f"{path}: {'not a job in JSON' if path.exists() else 'no such file'}")
+    job = build(JobFile, content, str(path))
+    if run_job(**dict(job)) is None:
+        raise StudyError(f"run {job.run_id[:12]} is being trained by another process")
+
+
+def main(arguments: list[str]) -> int:
+    """Return 0 when the run is done, 1 when it failed or is trained elsewhere, 2 without a job."""
+    try:
+        if len(arguments) != 1:
+            raise UserError("usage: python -m andrea.training.job JOB.json")
+        run_job_file(Path(arguments[0]))
+    except AndreaError as error:
+        print(f"andrea: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        print(f"andrea: {reason(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,12 +1,12 @@
-"""metrics.jsonl of one attempt: appended record by record, cut back to a checkpoint's offset on a
+"""metrics.jsonl of one attempt: appended record by record, truncated to a checkpoint's offset on a
 resume.
 """
 
 import json
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+
+from andrea.records.run import MetricRecord
 
 VOLATILE = (
     "seconds",
@@ -26,8 +26,7 @@ class MetricsFile:
 
     Args:
         path: created where it does not exist.
-        offset: bytes to keep; what a killed attempt wrote beyond them, a torn line included, is cut
-            off.
+        offset: bytes to keep; anything that a killed attempt wrote beyond them is cut off.
 
     Raises:
         ValueError: the file is shorter than the offset, so it does not belong to that checkpoint.
@@ -41,30 +40,19 @@ class MetricsFile:
         self._file = path.open("ab")
         self._file.truncate(offset)
 
-    def append(self, record: dict[str, Any]) -> None:
-        """Write one record, flushed, so that a reader sees whole lines and a kill tears at most the
-        last one.
+    def append(self, record: MetricRecord) -> None:
+        """Write one record and flush, so that a reader sees whole lines and a kill tears at most
+        the last one.
         """
-        line = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        line = (json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._file.write(line)
         self._file.flush()
         self.offset += len(line)
 
     def sync(self) -> None:
-        """Bring everything to the disk, before a checkpoint refers to it."""
+        """Write everything to the disk, before a checkpoint refers to it."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -1,38 +1,41 @@
-"""Optimizers that torch does not have: SGD with decoupled decay, Lion, and two optimizers in the
-place of one.
-"""
+"""Optimizers that torch lacks: SGD with decoupled decay, Lion, and several optimizers as one."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from andrea.training.checkpoint import State
+
+ParamGroup: TypeAlias = dict[str, Any]
+"""torch's parameter group: `params`, and the settings that hold for them."""
+
 
 class SGDW(torch.optim.SGD):
-    """torch's SGD with momentum, and `decay` of the weights apart from the gradient (Loshchilov &
-    Hutter 2019).
+    """torch's SGD with momentum and decoupled weight decay, `decay` (Loshchilov & Hutter 2019).
 
-    torch's own `weight_decay` adds to the gradient, where momentum and the learning rate multiply
-    it once more.
+    torch's own `weight_decay` is added to the gradient, so that momentum multiplies it once more.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; the decay comes first, as in torch's AdamW."""
+        """Take one step; the decay comes first, as in torch's AdamW."""
         for group in self.param_groups:
-            shrink([p for p in group["params"] if p.grad is not None], group["lr"] * group["decay"])
+            decay_weights(
+                [p for p in group["params"] if p.grad is not None], group["lr"] * group["decay"]
+            )
         loss: float | None = super().step(closure)
         return loss
 
 
 class Lion(torch.optim.Optimizer):
-    """Sign of an interpolation between momentum and gradient (Chen et al. 2023, arXiv:2302.06675,
-    Program 1).
+    """Steps by the sign of an interpolation between momentum and gradient (Chen et al. 2023,
+    arXiv:2302.06675, Program 1).
 
     Args:
         params: parameters, or groups of them.
-        lr: size of every element's step; about a tenth of AdamW's, with as much more weight decay.
+        lr: size of every element's step; about a tenth of AdamW's, with ten times its weight decay.
         betas: of the update, and of the momentum, which is the only state.
         weight_decay: decoupled.
     """
@@ -48,59 +51,60 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step."""
+        """Take one step."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
                 continue
-            gradients, momenta = [p.grad for p in params], [self._momentum(p) for p in params]
-            first, second = group["betas"]
-            updates = torch._foreach_lerp(momenta, gradients, 1 - first)
+            gradients = [p.grad for p in params]
+            momenta = [self._momentum_of(p) for p in params]
+            update_beta, momentum_beta = group["betas"]
+            updates = torch._foreach_lerp(momenta, gradients, 1 - update_beta)
             torch._foreach_sign_(updates)
-            shrink(params, group["lr"] * group["weight_decay"])
+            decay_weights(params, group["lr"] * group["weight_decay"])
             torch._foreach_add_(params, updates, alpha=-group["lr"])
-            torch._foreach_lerp_(momenta, gradients, 1 - second)
+            torch._foreach_lerp_(momenta, gradients, 1 - momentum_beta)
 
-    def _momentum(self, parameter: nn.Parameter) -> Tensor:
+    def _momentum_of(self, parameter: nn.Parameter) -> Tensor:
         state = self.state[parameter]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        found: Tensor = state["exp_avg"]
-        return found
+        momentum: Tensor = state["exp_avg"]
+        return momentum
 
 
-class Together:
+class CombinedOptimizer:
     """Several optimizers, each with its own parameters, used as one."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self.parts = parts
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all of them."""
+    def param_groups(self) -> list[ParamGroup]:
+        """The parameter groups of all parts."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:
-        """One step of each."""
+        """Take one step with each part."""
         for part in self.parts:
             part.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Drop the gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of each, in order."""
+    def state_dict(self) -> State:
+        """The states of the parts, in order."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from `state`."""
-        for part, told in zip(self.parts, state["parts"], strict=True):
-            part.load_state_dict(told)
+        for part, part_state in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(part_state)
 
 
-def shrink(params: list[Tensor], share: float) -> None:
-    """Take a share off every parameter: decoupled weight decay."""
+def decay_weights(params: list[Tensor], share: float) -> None:
+    """Multiply every parameter by 1 − share: decoupled weight decay."""
     if params and share:
         torch._foreach_mul_(params, 1 - share)

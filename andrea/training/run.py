@@ -1,4 +1,4 @@
-"""One run from its first step or its last checkpoint to its result: what is recorded when.
+"""One run from its first step, or its last checkpoint, to its result.
 
 Everything at step s means after s optimizer steps. Records of a step are written before a
 checkpoint of that step, so that a checkpoint's offset into metrics.jsonl is where its step's
@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from andrea.config import RunConfig
-from andrea.data.batches import epochs, evaluation, unique_tokens
+from andrea.data.batches import epochs_trained, evaluation_set, unique_tokens
 from andrea.data.prepared import Prepared
-from andrea.model.accounting import flops_per_token, parameters
+from andrea.model.accounting import count_parameters, flops_per_token
+from andrea.records.run import MetricRecord, RunResult
 from andrea.training import checkpoint, diagnostics, schedule
 from andrea.training.evaluate import Evaluation, bits_per_byte, evaluate
-from andrea.training.loop import Trainer, untouched
+from andrea.training.loop import RunningSums, Trainer, preserve_torch_state
 from andrea.training.metrics import MetricsFile
-from andrea.training.outcome import finite, outcome
+from andrea.training.run_ending import ending_of, finite_or_none
 
 CHECKPOINT_SHARE = 30
 """Training lasts at least this many times as long as the checkpoint before it took to write."""
@@ -37,7 +38,7 @@ def train(
     *,
     attempt: int = 1,
     checkpoint_every_s: float = 10.0,
-) -> dict[str, Any]:
+) -> RunResult:
     """Train a resolved config into `folder`, from its checkpoint if it has one; returns the result,
     not yet written.
 
@@ -46,11 +47,11 @@ def train(
 
     Raises:
         UserError: the budget is smaller than one batch.
-        OSError: the disk is full; what is there can be resumed.
+        OSError: the disk is full; the files in the folder can be resumed.
     """
-    with untouched(torch.device(cfg.train.device)):
+    with preserve_torch_state(torch.device(cfg.train.device)):
         torch.set_num_threads(cfg.train.threads)
-        return Run(cfg, prepared, folder, attempt, checkpoint_every_s).result()
+        return Run(cfg, prepared, folder, attempt, checkpoint_every_s).train_to_end()
 
 
 class Run:
@@ -67,83 +68,82 @@ class Run:
         self.cfg, self.prepared, self.folder = cfg, prepared, folder
         self.attempt, self.checkpoint_every_s = attempt, checkpoint_every_s
         self.trainer = Trainer(cfg, prepared)
-        self.data = evaluation(prepared, cfg.data, cfg.model.context)
-        self.probe = diagnostics.probe(prepared, cfg.model.context, self.trainer.device)
+        self.data = evaluation_set(prepared, cfg.data, cfg.model.context)
+        self.probe = diagnostics.probe_batch(prepared, cfg.model.context, self.trainer.device)
         self.tokens_per_step = schedule.batch_tokens(cfg)
-        self.evals = schedule.points(cfg.train.evals, self.trainer.steps)
-        self.logs = schedule.points(cfg.train.logs, self.trainer.steps)
-        self.layers = (
-            schedule.points(cfg.train.diagnostics, self.trainer.steps)
-            if cfg.train.diagnostics
-            else frozenset()
-        )
+        self.evals = schedule.evenly_spaced(cfg.train.evals, self.trainer.steps)
+        self.logs = schedule.evenly_spaced(cfg.train.logs, self.trainer.steps)
+        self.layers: frozenset[int] = frozenset()
+        if cfg.train.diagnostics:
+            self.layers = schedule.evenly_spaced(cfg.train.diagnostics, self.trainer.steps)
         self.initial_loss = float("nan")
         self.logged_step, self.logged_seconds = 0, 0.0
-        self.seconds, self.earlier_wall = 0.0, 0.0
+        self.seconds, self.earlier_wall_seconds = 0.0, 0.0
         self.broken_at: int | None = None
+        """Steps done when a loss or a gradient was found not to be finite."""
         self.started = time.perf_counter()
 
-    def result(self) -> dict[str, Any]:
-        """Train to the end, or find that the attempt before had got there."""
-        state = self._restore()
+    def train_to_end(self) -> RunResult:
+        """Train to the end, unless the attempt before reached it already; returns the result."""
+        state = self._restore_checkpoint()
         if state and state["result"]:
-            found: dict[str, Any] = state["result"]
-            return found
+            return RunResult.model_validate(state["result"])
         if self.trainer.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.trainer.device)
-        with MetricsFile(self.folder / "metrics.jsonl", state["offset"] if state else 0) as metrics:
+        offset = state["offset"] if state else 0
+        with closing(MetricsFile(self.folder / "metrics.jsonl", offset)) as metrics:
             self.metrics = metrics
-            final = self._initial() if state is None else None
+            final = None if state else self._evaluate_initial_weights()
             if self.broken_at is None:
-                final = self._loop() or final
-            result = self._summary(final)
+                final = self._train_remaining_steps() or final
+            result = self._summarize(final)
             metrics.sync()
-            # Without the optimizer: nobody trains on from here. The result rides along, for a kill
-            # right after.
+            # Without the optimizer, since nobody trains on from here. The result is stored along
+            # with the weights, for a kill right after.
             checkpoint.save(
                 self.folder / "checkpoint",
                 {
                     "step": self.trainer.step,
                     "model": self.trainer.model.state_dict(),
                     "offset": metrics.offset,
-                    "result": result,
+                    "result": result.to_json(),
                 },
             )
-        self.say(
-            f"{result['outcome']} at step {result['steps']}"
-            + (f": {result['reason']}" if result["reason"] else "")
-        )
+        reason = f": {result.reason}" if result.reason else ""
+        self._log(f"{result.outcome} at step {result.steps}{reason}")
         return result
 
-    def _restore(self) -> dict[str, Any] | None:
+    def _restore_checkpoint(self) -> checkpoint.State | None:
+        """Continue from the checkpoint and return it; None where there is none that can be used."""
         path = self.folder / "checkpoint"
+        device = self.trainer.device
         if not path.exists():
-            self.say(f"attempt {self.attempt}: from step 0 on {self.trainer.device}")
+            self._log(f"attempt {self.attempt}: from step 0 on {device}")
             return None
         try:
-            state = checkpoint.load(path, self.trainer.device)
+            state = checkpoint.load(path, device)
             size = (self.folder / "metrics.jsonl").stat().st_size
             if size < state["offset"]:
                 raise checkpoint.CheckpointError(
                     f"it belongs to {state['offset']} bytes of metrics, there are {size}"
                 )
             if not state["result"]:
-                self._take_up(state)
+                self._load_state(state)
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # whatever is wrong with the file, the run can be trained again
             path.unlink(missing_ok=True)
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            warning = f"the checkpoint cannot be used ({why}); this run starts again from step 0"
-            self.say(warning)
+            fault = (str(error) or type(error).__name__).splitlines()[0]
+            warning = f"the checkpoint cannot be used ({fault}); this run starts again from step 0"
+            self._log(warning)
             print(f"andrea: {self.folder.name[:12]}: {warning}", file=sys.stderr, flush=True)
             self.trainer = Trainer(self.cfg, self.prepared)
             return None
-        self.say(f"attempt {self.attempt}: from step {state['step']} on {self.trainer.device}")
+        self._log(f"attempt {self.attempt}: from step {state['step']} on {device}")
         return state
 
-    def _take_up(self, state: dict[str, Any]) -> None:
-        self.trainer.load_state(state)
+    def _load_state(self, state: checkpoint.State) -> None:
+        self.trainer.load_state_dict(state)
         names = ("initial_loss", "logged_step", "logged_seconds", "seconds", "wall_seconds")
         # In one assignment: a state that lacks one of them changes none.
         (
@@ -151,174 +151,173 @@ class Run:
             self.logged_step,
             self.logged_seconds,
             self.seconds,
-            self.earlier_wall,
+            self.earlier_wall_seconds,
         ) = (state[name] for name in names)
 
-    def _initial(self) -> Evaluation:
-        full = self._evaluate()
-        self.initial_loss = full.loss
-        if finite(full.loss) is None:
-            self.broken_at = 0
-        if self.cfg.train.diagnostics:
-            self._record_layers()
-        return full
-
-    def _loop(self) -> Evaluation | None:
-        """Train the remaining steps; returns the evaluation of the full set after the last."""
-        trainer, final = self.trainer, None
-        if self.cfg.train.compile == "on" or self.cfg.train.kernels == "cuda":
-            trainer.warm_up()
-        saved, cost = time.perf_counter(), 0.0
-        while trainer.step < trainer.steps:
-            with self._training():
-                trainer.advance()
-                step = trainer.step
-                if step in self.logs or trainer.broken():
-                    sums = trainer.sums()
-                else:
-                    sums = []
-            if sums:
-                self._record_train(sums)
-            if self.broken_at is not None:
-                return None
-            if step in self.evals:
-                final = self._evaluate()
-            if step in self.layers:
-                self._record_layers()
-            waited = time.perf_counter() - saved
-            if (
-                waited >= max(self.checkpoint_every_s, CHECKPOINT_SHARE * cost)
-                and step < trainer.steps
-            ):
-                began = time.perf_counter()
-                self._checkpoint()
-                saved = time.perf_counter()
-                cost = saved - began
-        return final
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """The clock of `seconds`: training alone, without evaluation, diagnostics, checkpoints and
-        compilation.
-        """
-        began = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - began
-
-    def _checkpoint(self) -> None:
+    def _save_checkpoint(self) -> None:
         self.metrics.sync()
         state = {
-            **self.trainer.state(),
+            **self.trainer.state_dict(),
             "offset": self.metrics.offset,
             "initial_loss": self.initial_loss,
             "logged_step": self.logged_step,
             "logged_seconds": self.logged_seconds,
             "seconds": self.seconds,
-            "wall_seconds": self._wall(),
+            "wall_seconds": self._wall_seconds(),
             "result": None,
         }
         checkpoint.save(self.folder / "checkpoint", state)
 
-    def _wall(self) -> float:
-        return self.earlier_wall + time.perf_counter() - self.started
+    def _evaluate_initial_weights(self) -> Evaluation:
+        evaluation = self._record_evaluation()
+        self.initial_loss = evaluation.loss
+        if finite_or_none(evaluation.loss) is None:
+            self.broken_at = 0
+        if self.cfg.train.diagnostics:
+            self._record_layers()
+        return evaluation
 
-    def _record(self, kind: str, fields: dict[str, Any]) -> None:
-        step = self.trainer.step
-        self.metrics.append(
-            {"kind": kind, "step": step, "tokens": step * self.tokens_per_step, **fields}
-        )
+    def _train_remaining_steps(self) -> Evaluation | None:
+        """Train to the last step; returns the evaluation of the full set after it."""
+        trainer, evaluation = self.trainer, None
+        if self.cfg.train.compile == "on" or self.cfg.train.kernels == "cuda":
+            trainer.warm_up()
+        saved_at, save_seconds = time.perf_counter(), 0.0
+        while trainer.step < trainer.steps:
+            sums = None
+            with self._training_clock():
+                trainer.advance()
+                step = trainer.step
+                # Reading waits for the device: that wait is part of the training.
+                if step in self.logs or trainer.has_nonfinite():
+                    sums = trainer.read_sums()
+            if sums is not None:
+                self._record_training(sums)
+            if self.broken_at is not None:
+                return None
+            if step in self.evals:
+                evaluation = self._record_evaluation()
+            if step in self.layers:
+                self._record_layers()
+            interval = max(self.checkpoint_every_s, CHECKPOINT_SHARE * save_seconds)
+            if time.perf_counter() - saved_at >= interval and step < trainer.steps:
+                start = time.perf_counter()
+                self._save_checkpoint()
+                saved_at = time.perf_counter()
+                save_seconds = saved_at - start
+        return evaluation
 
-    def _record_train(self, sums: list[float]) -> None:
-        loss_sum, norm_sum, _, norm = sums
+    @contextmanager
+    def _training_clock(self) -> Iterator[None]:
+        """Count into `seconds`: training alone, without evaluation, diagnostics, checkpoints and
+        compilation.
+        """
+        start = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start
+
+    def _wall_seconds(self) -> float:
+        return self.earlier_wall_seconds + time.perf_counter() - self.started
+
+    def _append_record(self, kind: str, **fields: Any) -> None:
         step = self.trainer.step
-        count, seconds = step - self.logged_step, self.seconds - self.logged_seconds
-        self._record(
+        tokens = step * self.tokens_per_step
+        self.metrics.append(MetricRecord(kind=kind, step=step, tokens=tokens, **fields))
+
+    def _record_training(self, sums: RunningSums) -> None:
+        step = self.trainer.step
+        steps, seconds = step - self.logged_step, self.seconds - self.logged_seconds
+        self._append_record(
             "train",
-            {
-                "loss": finite(loss_sum / count),
-                "lr": schedule.lr(step - 1, self.trainer.steps, self.cfg.train),
-                "grad_norm": finite(norm),
-                "tokens_per_s": round(count * self.tokens_per_step / seconds, 1)
-                if seconds
-                else None,
-                "seconds": round(self.seconds, 3),
-            },
+            loss=finite_or_none(sums.loss / steps),
+            lr=schedule.lr(step - 1, self.trainer.steps, self.cfg.train),
+            grad_norm=finite_or_none(sums.latest_grad_norm),
+            tokens_per_s=_rate(steps * self.tokens_per_step, seconds),
+            seconds=round(self.seconds, 3),
         )
-        if finite(loss_sum) is None or finite(norm_sum) is None:
+        # The interval's sum of norms: a norm that was not finite in between shows in it alone.
+        if finite_or_none(sums.loss) is None or finite_or_none(sums.grad_norm) is None:
             self.broken_at = step
         self.logged_step, self.logged_seconds = step, self.seconds
-        self.trainer.restart()
+        self.trainer.reset_sums()
 
-    def _evaluate(self) -> Evaluation:
+    def _record_evaluation(self) -> Evaluation:
         """Evaluate and record: the full set at both ends of the run, else the curve subset."""
         self.trainer.synchronize()
-        data, step = self.data, self.trainer.step
-        whole = step in (0, self.trainer.steps)
-        found = evaluate(self.trainer.model, data, self.trainer.autocast(), curve=not whole)
-        loss = found.subset(data.curve) if whole else found.loss
+        data, model = self.data, self.trainer.model
+        full = self.trainer.step in (0, self.trainer.steps)
+        evaluation = evaluate(model, data, self.trainer.autocast(), curve=not full)
+        loss = evaluation.loss_on(data.curve) if full else evaluation.loss
         curve_tokens = len(data.curve) * self.cfg.model.context
         fields = {
-            "loss": finite(loss),
-            "bpb": finite(bits_per_byte(loss, curve_tokens, data.curve_bytes)),
+            "loss": finite_or_none(loss),
+            "bpb": finite_or_none(bits_per_byte(loss, curve_tokens, data.curve_bytes)),
         }
-        if whole:
-            fields["full_loss"] = finite(found.loss)
-            fields["full_bpb"] = finite(bits_per_byte(found.loss, found.tokens, data.bytes))
-        self._record("eval", fields)
-        return found
+        if full:
+            full_bpb = bits_per_byte(evaluation.loss, evaluation.tokens, data.bytes)
+            fields["full_loss"] = finite_or_none(evaluation.loss)
+            fields["full_bpb"] = finite_or_none(full_bpb)
+        self._append_record("eval", **fields)
+        return evaluation
 
     def _record_layers(self) -> None:
         self.trainer.synchronize()
-        found = diagnostics.layers(self.trainer.model, *self.probe, self.trainer.autocast())
-        self._record(
-            "layers",
-            {
-                k: [finite(x) for x in v] if isinstance(v, list) else finite(v)
-                for k, v in found.items()
-            },
+        inputs, targets = self.probe
+        statistics = diagnostics.layer_statistics(
+            self.trainer.model, inputs, targets, self.trainer.autocast()
         )
+        self._append_record("layers", **statistics._asdict())
 
-    def _summary(self, final: Evaluation | None) -> dict[str, Any]:
-        """The result, as docs/architecture.md lists it."""
+    def _summarize(self, final: Evaluation | None) -> RunResult:
+        """Compose the result (docs/architecture.md explains its fields)."""
         cfg, data, trainer = self.cfg, self.data, self.trainer
-        done = trainer.step == trainer.steps and self.broken_at is None
-        loss = final.loss if final is not None and done else float("nan")
-        tail_sum = trainer.sums()[2]
-        train_loss = tail_sum / schedule.tail(trainer.steps) if done else float("nan")
-        end = outcome(self.initial_loss, train_loss, loss, data.unigram_loss, self.broken_at)
+        # A run that broke off has no final loss: its last evaluation was of other weights.
+        if trainer.step < trainer.steps or self.broken_at is not None:
+            final = None
+        loss = train_loss = float("nan")
+        if final is not None:
+            loss = final.loss
+            train_loss = trainer.read_sums().tail_loss / schedule.tail_steps(trainer.steps)
+        ending = ending_of(
+            initial_loss=self.initial_loss,
+            train_loss=train_loss,
+            final_loss=loss,
+            unigram_loss=data.unigram_loss,
+            broken_at=self.broken_at,
+        )
         tokens = trainer.step * self.tokens_per_step
         shape = (cfg.train.batch_size, cfg.model.context)
-        return {
-            "outcome": end.outcome,
-            "stalled": end.stalled,
-            "reason": end.reason,
-            "loss": finite(loss),
-            "bpb": finite(bits_per_byte(loss, data.x.size, data.bytes)),
-            "initial_loss": finite(self.initial_loss),
-            "unigram_loss": data.unigram_loss,
-            "train_loss": finite(train_loss),
-            "eval_digest": data.digest,
-            "eval_tokens": data.x.size,
-            "eval_part": cfg.data.eval_part,
-            "documents": final.documents(data.names) if final is not None and done else [],
-            "steps": trainer.step,
-            "tokens": tokens,
-            "unique_tokens": unique_tokens(self.prepared, cfg.seeds.data, trainer.step, *shape),
-            "epochs": epochs(self.prepared, tokens),
-            "seconds": round(self.seconds, 3),
-            "wall_seconds": round(self._wall(), 3),
-            "tokens_per_s": round(tokens / self.seconds, 1) if self.seconds else None,
-            "parameters": parameters(cfg.model),
-            "flops": flops_per_token(cfg.model).total * tokens,
-            "peak_memory_bytes": peak_memory(trainer.device),
-            "attempts": self.attempt,
-            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        return RunResult(
+            outcome=ending.outcome,
+            stalled=ending.stalled,
+            reason=ending.reason,
+            loss=finite_or_none(loss),
+            bpb=finite_or_none(bits_per_byte(loss, data.x.size, data.bytes)),
+            initial_loss=finite_or_none(self.initial_loss),
+            unigram_loss=data.unigram_loss,
+            train_loss=finite_or_none(train_loss),
+            eval_digest=data.digest,
+            eval_tokens=data.x.size,
+            eval_part=cfg.data.eval_part,
+            documents=[] if final is None else final.document_losses(data.names),
+            steps=trainer.step,
+            tokens=tokens,
+            unique_tokens=unique_tokens(self.prepared, cfg.seeds.data, trainer.step, *shape),
+            epochs=epochs_trained(self.prepared, tokens),
+            seconds=round(self.seconds, 3),
+            wall_seconds=round(self._wall_seconds(), 3),
+            tokens_per_s=_rate(tokens, self.seconds),
+            parameters=count_parameters(cfg.model)._asdict(),
+            flops=flops_per_token(cfg.model).total * tokens,
+            peak_memory_bytes=peak_memory(trainer.device),
+            attempts=self.attempt,
+            finished_at=_utc_now(),
+        )
 
-    def say(self, line: str) -> None:
-        """A line of log.txt."""
+    def _log(self, line: str) -> None:
+        """Append a line to log.txt."""
         with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
+            file.write(f"{_utc_now()} {line}\n")
 
 
 def peak_memory(device: torch.device) -> int:
@@ -327,3 +326,12 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    """Tokens per second; None where no time was measured."""
+    return round(tokens / seconds, 1) if seconds else None
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

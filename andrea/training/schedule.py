@@ -1,5 +1,5 @@
-"""How many steps a run has, what happens at which of them, and the learning rate of each. Pure and
-torch-free.
+"""The steps of a run: their number, the learning rate of each, and the steps at which something is
+recorded. Pure and torch-free.
 """
 
 import math
@@ -36,14 +36,14 @@ def warmup_steps(steps: int, cfg: TrainConfig) -> int:
 
 
 def decay_steps(steps: int, cfg: TrainConfig) -> int:
-    """Steps over which the rate falls to the floor: all after the peak, of `wsd` the last ones.
+    """Steps over which the rate falls to the floor: all after the peak; of `wsd` the last ones.
 
     The last warmup step is the peak already; without a warmup the first step is.
     """
     after_peak = steps - 1 - max(warmup_steps(steps, cfg) - 1, 0)
-    return (
-        max(1, min(round(cfg.decay * steps), after_peak)) if cfg.schedule == "wsd" else after_peak
-    )
+    if cfg.schedule != "wsd":
+        return after_peak
+    return max(1, min(round(cfg.decay * steps), after_peak))
 
 
 def lr(step: int, steps: int, cfg: TrainConfig) -> float:
@@ -64,20 +64,23 @@ def lr(step: int, steps: int, cfg: TrainConfig) -> float:
     if step < start:
         return cfg.lr
     progress = (step - start) / falling
-    remaining = (
-        0.5 * (1 + math.cos(math.pi * progress)) if cfg.schedule == "cosine" else 1 - progress
-    )
+    remaining = 1 - progress
+    if cfg.schedule == "cosine":
+        remaining = 0.5 * (1 + math.cos(math.pi * progress))
     floor = cfg.lr * cfg.final_lr
     return floor + (cfg.lr - floor) * remaining
 
 
-def points(count: int, steps: int) -> frozenset[int]:
+def evenly_spaced(count: int, steps: int) -> frozenset[int]:
     """Up to `count` evenly spaced numbers of steps done, the last of them `steps`; never 0."""
     return frozenset(math.ceil(i * steps / count) for i in range(1, count + 1))
 
 
-def tail(steps: int) -> int:
-    """Steps of the last tenth of a run, at least one: their mean loss is the training loss that a
-    result states.
-    """
+def tail_steps(steps: int) -> int:
+    """Steps of the last tenth of a run, at least one: a result's `train_loss` is their mean."""
     return max(1, steps // 10)
+
+
+def trained_tokens(cfg: RunConfig) -> int:
+    """Return the tokens that a run trains: whole batches."""
+    return steps(cfg) * batch_tokens(cfg)

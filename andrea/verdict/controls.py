@@ -1,54 +1,85 @@
-"""Controls: trainings whose outcome is known beforehand. One that comes out otherwise takes words
-away, never adds any.
+"""Controls: trainings with a known outcome. One that comes out otherwise takes words away, never
+adds any.
 
-    repeat   one baseline run trained once more: the same numbers
-    A/A      the baseline with other initial weights, on the same batches: no difference
-    ruler    the baseline on half the tokens, its schedule ending there: worse
+    determinism check   one baseline run trained once more: the same numbers
+    A/A                 the baseline with other initial weights, on the same batches: no difference
+    positive control    the baseline on half the tokens, its schedule ending there: worse
 
-A run that diverged or stalled is a result and is judged here; one that failed or is missing leaves
-its control unknown. docs/method.md, *Controls*.
+On screen and in files the first is called `repeat` and the last `ruler`. A run that diverged or
+stalled is a result and is judged here; one that failed or is missing leaves its control unknown.
+docs/method.md, *Controls*.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from andrea.verdict import paired
-from andrea.verdict.records import Difference, Replicate
+from andrea.verdict.replicates import (
+    Difference,
+    Replicate,
+    Replicates,
+    evaluated_digests,
+    weighted_differences,
+)
 
 A_A_LEVEL = 0.005
-"""p below which an A/A difference larger than m is no chance: one study in 200 fails by bad luck,
-if its seeds are at all so noisy that a mean beyond m can come by chance.
+"""p below which an A/A difference beyond the margin is no chance: one study in 200 fails by bad
+luck, if its seeds are at all so noisy that a mean beyond the margin can come by chance.
 """
-INTERVAL = 0.95
-"""Level of the intervals of paired controls: each stands by itself, in no family."""
+INTERVAL_LEVEL = 0.95
+"""Of the intervals of paired controls: each stands by itself, in no family."""
+MOST_NAMES = 4
+"""Differing fields that a reason names."""
 
 
 @dataclass(frozen=True)
-class Repeat:
+class ControlSummary:
+    """Controls that came out as they must, and those that did not; None: not run, or unknown."""
+
+    determinism: bool | None = None
+    """One run done twice agrees with itself."""
+    a_a: bool | None = None
+    """The baseline with other initial weights does not differ from itself."""
+    positive: bool | None = None
+    """The baseline comes out worse on half the tokens; where not, the study cannot see so large a
+    difference.
+    """
+
+    @property
+    def failed_checks(self) -> list[str]:
+        """Names of the failed controls that make every verdict *invalid*; a failed positive control
+        voids some only.
+        """
+        outcomes = {"repeat": self.determinism, "A/A": self.a_a}
+        return [name for name, ok in outcomes.items() if ok is False]
+
+
+@dataclass(frozen=True)
+class DeterminismCheck:
     """A run that was trained twice."""
 
     ok: bool | None
-    """Whether it agrees with itself; None: unknown."""
+    """The run agrees with itself; None: unknown."""
     reason: str
     """One sentence for the reader."""
     deterministic: bool
-    """Whether it had to agree to the last bit."""
+    """The route promises the same bits."""
     difference: float | None = None
     """|loss − loss of the repeat|, nats."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedControl:
     """Runs of the baseline that were changed in one thing, paired by seed with its replicates."""
 
     ok: bool | None
-    """Whether it came out as it must; None: unknown."""
+    """The control came out as it must; None: unknown."""
     reason: str
     """One sentence for the reader."""
     n: int
@@ -59,70 +90,83 @@ class Paired:
     """None, like all that is computed from the pairs, unless every planned pair is good."""
     sd: float | None = None
     p: float | None = None
-    """Of the t test that the control is decided by: two-sided for A/A, one-sided for a ruler."""
+    """Of the t test that decides the control: two-sided for A/A, one-sided for a positive control.
+    """
     interval: tuple[float, float] | None = None
     """Of the mean, 95 %, two-sided."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {**asdict(self), "interval": list(self.interval) if self.interval else None}
 
 
-def repeat(
+def check_determinism(
     first: Replicate | None,
-    again: Replicate | None,
-    m: float,
+    repeat: Replicate | None,
+    margin: float,
     *,
     deterministic: bool,
     changed: Sequence[str] = (),
-) -> Repeat:
-    """Judge a run and its repeat.
+) -> DeterminismCheck:
+    """Compare a run with itself, trained once more.
 
     Args:
         first: the run; None where it has no result.
-        again: the same trained once more.
-        m: smallest effect of interest, nats.
-        deterministic: the route promises the same bits; else the losses must be closer than m.
+        repeat: the same trained once more.
+        margin: smallest effect of interest, nats.
+        deterministic: the route promises the same bits; else the losses must be closer than the
+            margin.
         changed: what differs between the two records, clocks aside; read where the route is
             deterministic.
     """
-    if first is None or again is None:
+    if first is None or repeat is None:
         missing = "the run that is repeated" if first is None else "the repeat"
-        return Repeat(None, f"{missing} failed or is missing", deterministic)
-    fates = [_fate(first), _fate(again)]
-    if fates[0] != fates[1]:
-        return Repeat(False, f"the run {fates[0]}, its repeat {fates[1]}", deterministic)
-    losses = [
-        run.loss if run.loss is not None and math.isfinite(run.loss) else None
-        for run in (first, again)
-    ]
-    difference = None if losses[0] is None or losses[1] is None else abs(losses[0] - losses[1])
+        return DeterminismCheck(None, f"{missing} failed or is missing", deterministic)
+    end, repeat_end = _describe_end(first), _describe_end(repeat)
+    if end != repeat_end:
+        return DeterminismCheck(False, f"the run {end}, its repeat {repeat_end}", deterministic)
+    loss, repeat_loss = _finite_loss(first), _finite_loss(repeat)
+    difference = None if loss is None or repeat_loss is None else abs(loss - repeat_loss)
+    # Where the same bits are promised, a difference however small is a fault of the route.
     if deterministic:
-        if differing := dict.fromkeys([*(["loss"] if losses[0] != losses[1] else []), *changed]):
-            said = f"the repeat differs in {_listed(list(differing))}, on a route that gives the same bits"
-            return Repeat(False, said, True, difference)
-        return Repeat(True, "the repeat is the same to the last bit", True, difference)
+        differing = list(dict.fromkeys([*(["loss"] if loss != repeat_loss else []), *changed]))
+        return _compare_bits(differing, difference)
     if difference is None or not first.good:
-        return Repeat(
-            None, f"the run {fates[0]}, and so did its repeat: there is no loss to compare", False
-        )
-    if difference < m:
-        return Repeat(
-            True, f"the repeat differs by {difference:.2g} nats, less than m", False, difference
-        )
-    return Repeat(
-        False, f"the repeat differs by {difference:.4f} nats, m is {m:g}", False, difference
-    )
+        reason = f"the run {end}, and so did its repeat: there is no loss to compare"
+        return DeterminismCheck(None, reason, False)
+    if difference < margin:
+        reason = f"the repeat differs by {difference:.2g} nats, less than m"
+        return DeterminismCheck(True, reason, False, difference)
+    reason = f"the repeat differs by {difference:.4f} nats, m is {margin:g}"
+    return DeterminismCheck(False, reason, False, difference)
 
 
-def a_a(
-    baseline: Mapping[int, Replicate],
-    other: Mapping[int, Replicate],
-    seeds: Sequence[int],
-    m: float,
-) -> Paired:
-    """Judge the baseline with other initial weights against itself: fails at p < .005 and |mean| >
-    m.
+def _compare_bits(differing: list[str], difference: float | None) -> DeterminismCheck:
+    """Judge a repeat on a route that promises the same bits."""
+    if not differing:
+        return DeterminismCheck(True, "the repeat is the same to the last bit", True, difference)
+    names = ", ".join(differing[:MOST_NAMES])
+    if len(differing) > MOST_NAMES:
+        names += f" and {len(differing) - MOST_NAMES} more"
+    reason = f"the repeat differs in {names}, on a route that gives the same bits"
+    return DeterminismCheck(False, reason, True, difference)
+
+
+def _describe_end(run: Replicate) -> str:
+    if run.good:
+        return "completed"
+    return run.fate if run.unstable else f"ended {run.outcome}"
+
+
+def _finite_loss(run: Replicate) -> float | None:
+    return run.loss if run.loss is not None and math.isfinite(run.loss) else None
+
+
+def judge_a_a(
+    baseline: Replicates, other: Replicates, seeds: Sequence[int], margin: float
+) -> PairedControl:
+    """Judge the baseline with other initial weights against itself: it fails at p < .005 and
+    |mean| > margin.
 
     It also fails where one of its runs diverged or stalled, as any baseline run must train, and
     where no loss changed at all: then no other weights were drawn, and nothing was controlled.
@@ -131,45 +175,39 @@ def a_a(
         baseline: replicates by seed.
         other: the same with other initial weights, by the same seeds.
         seeds: all planned pairs.
-        m: smallest effect of interest, nats.
+        margin: smallest effect of interest, nats.
     """
-    found = _paired(baseline, other, seeds)
-    if (early := _early(found, baseline, other, seeds)) is not None:
+    control = _describe_pairs(baseline, other, seeds)
+    if (early := _judge_before_test(control, baseline, other, seeds)) is not None:
         return early
-    if lost := _unstable(other, seeds):
-        said = f"{lost} with other initial weights: the baseline does not train reliably"
-        return _without_numbers(found, False, said)
-    values = [d.difference for d in found.differences]
-    p, mean = paired.p_value(values), float(found.mean or 0.0)
-    tested = replace(found, p=p)
+    if instability := _explain_instability(other, seeds):
+        reason = f"{instability} with other initial weights: the baseline does not train reliably"
+        return _without_numbers(control, False, reason)
+    values = [pair.difference for pair in control.differences]
+    p, size = paired.t_test_p(values), abs(control.mean or 0.0)
+    tested = replace(control, p=p)
     if not any(values):
-        return replace(
-            tested, ok=False, reason="no loss changed: other initial weights were not drawn"
-        )
-    if p < A_A_LEVEL and abs(mean) > m:
-        return replace(
-            tested,
-            ok=False,
-            reason=f"the baseline differs from itself by {abs(mean):.4f} nats (p = {p:.2g})",
-        )
-    small = "a mean within m" if abs(mean) <= m else f"a mean that chance gives (p = {p:.2g})"
+        reason = "no loss changed: other initial weights were not drawn"
+        return replace(tested, ok=False, reason=reason)
+    if p < A_A_LEVEL and size > margin:
+        reason = f"the baseline differs from itself by {size:.4f} nats (p = {p:.2g})"
+        return replace(tested, ok=False, reason=reason)
+    small = "a mean within m" if size <= margin else f"a mean that chance gives (p = {p:.2g})"
     return replace(tested, ok=True, reason=f"the baseline does not differ from itself: {small}")
 
 
-def ruler(
-    baseline: Mapping[int, Replicate],
-    other: Mapping[int, Replicate],
+def judge_positive_control(
+    baseline: Replicates,
+    other: Replicates,
     seeds: Sequence[int],
     alpha: float,
     *,
     factor: float = 0.5,
-) -> Paired:
+) -> PairedControl:
     """Judge the baseline on `factor` times the tokens: below 1 it must come out worse, above 1
     better.
 
-    A one-sided paired t test at `alpha`. Where runs on fewer tokens diverged or stalled nothing is
-    averaged: those came out worse, and the ruler holds if every other pair did too, by a sign test
-    at the same level (2^-n < alpha).
+    A one-sided paired t test at `alpha`; a sign test where runs diverged or stalled.
 
     Args:
         baseline: replicates by seed.
@@ -178,100 +216,85 @@ def ruler(
         alpha: level of the test, `protocol.alpha`.
         factor: share of the baseline's tokens.
     """
-    found = _paired(baseline, other, seeds)
-    if (early := _early(found, baseline, other, seeds)) is not None:
+    control = _describe_pairs(baseline, other, seeds)
+    if (early := _judge_before_test(control, baseline, other, seeds)) is not None:
         return early
-    budget, must = f"{factor:g}× the tokens", "worse" if factor < 1 else "better"
-    values = [d.difference if factor < 1 else -d.difference for d in found.differences]
-    if lost := _unstable(other, seeds):
-        told, seen = factor < 1 and all(value > 0 for value in values), 0.5 ** len(seeds) < alpha
-        ok = told and seen
-        rest = "the other pairs are worse too" if told else "the other pairs do not all show it"
-        said = f"{lost} on {budget}" + (f"; {rest}" if factor < 1 and values else "")
-        said += f", as chance has it in one study of {2 ** len(seeds)}" if told and not seen else ""
-        return _without_numbers(found, ok, said)
-    p = paired.p_value(values, 0.0, "greater")
-    mean = float(found.mean or 0.0)
-    shown = f"the baseline on {budget} is {abs(mean):.4f} nats {'better' if mean < 0 else 'worse'}"
+    if instability := _explain_instability(other, seeds):
+        return _judge_by_signs(control, instability, factor, seeds, alpha)
+    half_budget = factor < 1
+    values = [pair.difference if half_budget else -pair.difference for pair in control.differences]
+    p, mean = paired.t_test_p(values, 0.0, "greater"), control.mean or 0.0
+    direction = "better" if mean < 0 else "worse"
+    size = f"the baseline on {factor:g}× the tokens is {abs(mean):.4f} nats {direction}"
     if p < alpha:
-        return replace(found, ok=True, p=p, reason=f"{shown}, as it must be")
+        return replace(control, ok=True, p=p, reason=f"{size}, as it must be")
+    must_be = "worse" if half_budget else "better"
+    reason = f"{size}: not shown to be {must_be} (one-sided p = {p:.2g})"
+    return replace(control, ok=False, p=p, reason=reason)
+
+
+def _judge_by_signs(
+    control: PairedControl, instability: str, factor: float, seeds: Sequence[int], alpha: float
+) -> PairedControl:
+    """Judge a positive control that lost runs.
+
+    Nothing is averaged. On fewer tokens the lost runs came out worse, and the control holds if
+    every other pair did too, by a sign test at the same level.
+    """
+    differences = [pair.difference for pair in control.differences]
+    half_budget = factor < 1
+    every_pair_worse = half_budget and all(difference > 0 for difference in differences)
+    significant = 0.5 ** len(seeds) < alpha
+    reason = f"{instability} on {factor:g}× the tokens"
+    # A run that diverged on more tokens is no sign that more tokens help, so factors above 1 fail.
+    if half_budget and differences:
+        reason += "; the other pairs "
+        reason += "are worse too" if every_pair_worse else "do not all show it"
+    if every_pair_worse and not significant:
+        reason += f", as chance has it in one study of {2 ** len(seeds)}"
+    return _without_numbers(control, every_pair_worse and significant, reason)
+
+
+def _describe_pairs(baseline: Replicates, other: Replicates, seeds: Sequence[int]) -> PairedControl:
+    """Return the pairs, and what describes them where all are good; not judged yet."""
+    runs, weights = {"baseline": baseline, "other": other}, {"baseline": -1.0, "other": 1.0}
+    pairs = weighted_differences(runs, weights, sorted(seeds))
+    control = PairedControl(None, "", len(pairs), pairs)
+    if len(pairs) < max(2, len(seeds)):
+        return control
+    values = [pair.difference for pair in pairs]
     return replace(
-        found, ok=False, p=p, reason=f"{shown}: not shown to be {must} (one-sided p = {p:.2g})"
+        control,
+        mean=paired.mean_of(values),
+        sd=paired.sd_of(values),
+        interval=paired.t_interval(values, 1 - INTERVAL_LEVEL),
     )
 
 
-def _paired(
-    baseline: Mapping[int, Replicate], other: Mapping[int, Replicate], seeds: Sequence[int]
-) -> Paired:
-    """The pairs, and what describes them where all are whole; no word yet."""
-    pairs = []
-    for seed in sorted(seeds):
-        ours, theirs = other.get(seed), baseline.get(seed)
-        if (
-            ours
-            and theirs
-            and ours.good
-            and theirs.good
-            and ours.loss is not None
-            and theirs.loss is not None
-        ):
-            pairs.append(Difference(seed, ours.loss - theirs.loss))
-    values = [d.difference for d in pairs]
-    if len(values) < max(2, len(seeds)):
-        return Paired(None, "", len(pairs), pairs)
-    mean, sd = paired.mean_of(values), paired.sd_of(values)
-    return Paired(
-        None, "", len(pairs), pairs, mean, sd, interval=paired.interval(values, 1 - INTERVAL)
-    )
-
-
-def _early(
-    found: Paired,
-    baseline: Mapping[int, Replicate],
-    other: Mapping[int, Replicate],
-    seeds: Sequence[int],
-) -> Paired | None:
-    """What leaves a control unknown, or void, before any test."""
-    if lost := _unstable(baseline, seeds):
-        return _without_numbers(
-            found, None, f"{lost} of the baseline: there is nothing to compare with"
-        )
-    absent = sum(not _is_result(runs.get(seed)) for runs in (baseline, other) for seed in seeds)
+def _judge_before_test(
+    control: PairedControl, baseline: Replicates, other: Replicates, seeds: Sequence[int]
+) -> PairedControl | None:
+    """Return a control that is unknown, or void, before any test; else None."""
+    if instability := _explain_instability(baseline, seeds):
+        reason = f"{instability} of the baseline: there is nothing to compare with"
+        return _without_numbers(control, None, reason)
+    planned = [runs.get(seed) for runs in (baseline, other) for seed in seeds]
+    absent = sum(run is None or run.fate == "failed" for run in planned)
     if absent:
-        return _without_numbers(
-            found, None, f"{absent} of {2 * len(seeds)} runs failed or are missing"
-        )
-    digests = {
-        run.digest for runs in (baseline, other) for seed in seeds if (run := runs[seed]).good
-    }
-    if len(digests) > 1:
-        return _without_numbers(found, False, "runs were evaluated on different tokens")
+        reason = f"{absent} of {len(planned)} runs failed or are missing"
+        return _without_numbers(control, None, reason)
+    if len(evaluated_digests(baseline, seeds) | evaluated_digests(other, seeds)) > 1:
+        return _without_numbers(control, False, "runs were evaluated on different tokens")
     return None
 
 
-def _unstable(runs: Mapping[int, Replicate], seeds: Sequence[int]) -> str:
-    """How many of the planned runs diverged or stalled, in words; empty where none did."""
-    bad = [run for seed in seeds if (run := runs.get(seed)) and run.unstable]
-    return f"{len(bad)} of {len(seeds)} runs diverged or stalled" if bad else ""
+def _explain_instability(runs: Replicates, seeds: Sequence[int]) -> str:
+    """Return how many of the planned runs diverged or stalled, in words; empty where none did."""
+    bad = sum(runs[seed].unstable for seed in seeds if seed in runs)
+    return f"{bad} of {len(seeds)} runs diverged or stalled" if bad else ""
 
 
-def _is_result(run: Replicate | None) -> bool:
-    return run is not None and (run.good or run.unstable)
-
-
-def _without_numbers(found: Paired, ok: bool | None, reason: str) -> Paired:
-    """What survived is a selection: the pairs are there to be seen, and nothing is computed from
-    them.
-    """
-    return Paired(ok, reason, found.n, found.differences)
-
-
-def _fate(run: Replicate) -> str:
-    if run.unstable:
-        return "diverged" if run.outcome == "diverged" else "stalled"
-    return "completed" if run.good else f"ended {run.outcome}"
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _without_numbers(control: PairedControl, ok: bool | None, reason: str) -> PairedControl:
+    # What survived is a selection: the pairs are there to be seen, and nothing is computed from
+    # them.
+    return PairedControl(ok, reason, control.n, control.differences)

@@ -1,33 +1,69 @@
-"""The verdict rule: first match wins, the same for every arm, decided before the first run.
+"""The verdict rule: the first match decides, the same for every contrast, fixed before the first
+run.
 
-    invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent, better /
-    worse, inconclusive
+    invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent,
+    better / worse (present), inconclusive
 
 docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
 wrong.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from andrea.errors import UserError
-from andrea.verdict import paired, rule
+from andrea.verdict import paired, reasons
+from andrea.verdict.contrast import ArmContrast, Finding, Word
+from andrea.verdict.controls import ControlSummary
+from andrea.verdict.design import Factors, factorial_contrasts
+from andrea.verdict.judgement import NOT_COMPUTED, AnyContrast, Effect, Judgement, Verdict
 from andrea.verdict.protocol import Protocol
-from andrea.verdict.records import ArmData, ArmSummary, Controls, Difference, Verdict, Word
-from andrea.verdict.seeds import replication_seed
+from andrea.verdict.replicates import (
+    ArmData,
+    count_fates,
+    count_unstable,
+    evaluated_digests,
+    weighted_differences,
+)
+from andrea.verdict.seeds import replication_seeds
 
-UNDER_TRAINED = "under-trained"
-"""Cause of an invalid verdict: the baseline did not train."""
+HARDLY_TUNED = "rate hardly tuned"
+NOTHING_SEEN: tuple[Word, ...] = ("equivalent", "absent", "inconclusive")
+"""Words that a failed positive control takes away: they say that nothing was seen, by an experiment
+that sees too little.
+"""
 
 
-def judge(
+class Ruling(NamedTuple):
+    """A word, its qualifier, and its sentence."""
+
+    word: Word
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look at a study: what its contrasts are judged by."""
+
+    arms: Mapping[str, ArmData]
+    seeds: list[int]
+    margin: float
+    alpha: float
+    controls: ControlSummary
+    under_trained: str
+    """Sentence on a baseline that did not train; empty where it did."""
+
+
+def judge_arms(
     protocol: Protocol,
     baseline: ArmData,
     arms: Sequence[ArmData],
     *,
     seeds: Sequence[int] | None = None,
     alpha: float | None = None,
-    controls: Controls | None = None,
+    controls: ControlSummary | None = None,
 ) -> list[Verdict]:
     """Judge every arm against the baseline, in the order given.
 
@@ -35,47 +71,113 @@ def judge(
         protocol: the frozen protocol.
         baseline: the arm to compare with.
         arms: *all* declared arms without the baseline, also those that could not be trained: they
-            count in k.
-        seeds: the planned seeds, one pair each; the protocol's replication seeds by default. A
-            *confirmation* passes its own new block and is judged by that alone.
-        alpha: what this *look* may spend; by default all of `protocol.alpha`, as there is one look.
-        controls: outcomes of the controls; a failed repeat or A/A makes every verdict *invalid*, a
-            failed ruler those that saw nothing. By default none were run.
+            count in the size of the family.
+        seeds: as for `judge_contrasts`.
+        alpha: as for `judge_contrasts`.
+        controls: as for `judge_contrasts`.
 
     Raises:
         UserError: fewer than two seeds, or names that are not distinct.
     """
-    planned = planned_seeds(protocol, seeds)
-    names = [baseline.name, *(arm.name for arm in arms)]
-    if len(set(names)) < len(names):
+    data = {arm.name: arm for arm in (baseline, *arms)}
+    if len(data) <= len(arms):
+        names = [baseline.name, *(arm.name for arm in arms)]
         raise UserError(f"arms must have distinct names, not {', '.join(names)}")
-    level = protocol.alpha if alpha is None else alpha
-    frames = [_frame(protocol, baseline, arm, planned, level, len(arms)) for arm in arms]
-    early = [
-        _early(frame, baseline, arm, planned, controls)
-        for frame, arm in zip(frames, arms, strict=True)
-    ]
-    tested = [frame if done else _test(frame) for done, frame in zip(early, frames, strict=True)]
-    holm = rule.adjusted([frame.p for frame in tested], [frame.p_regret for frame in tested])
-    adjusted = [replace(frame, **values) for frame, values in zip(tested, holm, strict=True)]
-    judged = [done or _late(frame, level) for done, frame in zip(early, adjusted, strict=True)]
-    void = controls is not None and controls.ruler is False
-    return [
-        _say(v, "invalid", *rule.RULER) if void and v.verdict in rule.VOID else v for v in judged
-    ]
+    contrasts = [ArmContrast.between(arm.name, baseline.name) for arm in arms]
+    verdicts = judge_contrasts(
+        protocol, contrasts, data, baseline.name, seeds=seeds, alpha=alpha, controls=controls
+    )
+    return [_compare_instability(verdict) for verdict in verdicts]
+
+
+def judge_effects(
+    protocol: Protocol,
+    factors: Factors,
+    baseline: str,
+    arms: Mapping[str, ArmData],
+    *,
+    seeds: Sequence[int] | None = None,
+    alpha: float | None = None,
+    controls: ControlSummary | None = None,
+) -> list[Effect]:
+    """Judge every effect of a factorial design, by the rule by which arms are judged.
+
+    The effects of one kind are a family: intervals are simultaneous and p values Holm-adjusted
+    within it. The margin of the protocol is that of interactions too.
+
+    Args:
+        protocol: the frozen protocol.
+        factors: the design.
+        baseline: the cell whose levels the others are compared with.
+        arms: every cell by name, also those that could not be trained.
+        seeds: as for `judge_contrasts`.
+        alpha: as for `judge_contrasts`.
+        controls: as for `judge_contrasts`.
+
+    Raises:
+        UserError: fewer than two seeds.
+        KeyError: a cell is no arm.
+    """
+    contrasts = factorial_contrasts(factors, baseline)
+    return judge_contrasts(
+        protocol, contrasts, arms, baseline, seeds=seeds, alpha=alpha, controls=controls
+    )
+
+
+def judge_contrasts(
+    protocol: Protocol,
+    contrasts: Sequence[AnyContrast],
+    arms: Mapping[str, ArmData],
+    baseline: str,
+    *,
+    seeds: Sequence[int] | None = None,
+    alpha: float | None = None,
+    controls: ControlSummary | None = None,
+) -> list[Judgement[AnyContrast]]:
+    """Judge contrasts between the arms of a study, family by family.
+
+    Args:
+        protocol: the frozen protocol.
+        contrasts: *all* contrasts of their families, also of arms that could not be trained.
+        arms: by name, at least those that have a weight, and the baseline.
+        baseline: the arm without which there is nothing to compare with.
+        seeds: the planned seeds, one pair each; the protocol's replication seeds by default. A
+            *confirmation* passes its own new block and is judged by that alone.
+        alpha: what this *look* may spend on each family; by default all of `protocol.alpha`, as
+            there is one look.
+        controls: outcomes of the controls; a failed determinism check or A/A makes everything
+            *invalid*, a failed positive control what saw nothing. By default none were run.
+
+    Raises:
+        UserError: fewer than two seeds.
+    """
+    planned = planned_seeds(protocol, seeds)
+    # Where the baseline did not train the whole experiment has failed, so it counts for effects
+    # between other cells too.
+    look = _Look(
+        arms=arms,
+        seeds=planned,
+        margin=protocol.margin,
+        alpha=protocol.alpha if alpha is None else alpha,
+        controls=controls or ControlSummary(),
+        under_trained=reasons.explain_under_training(arms[baseline], planned),
+    )
+    families: dict[str, list[AnyContrast]] = {}
+    for contrast in contrasts:
+        families.setdefault(contrast.family, []).append(contrast)
+    judged = []
+    for family in families.values():
+        judged += _judge_family(look, family)
+    return judged
 
 
 def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> list[int]:
-    """The seeds to judge by, ascending: the protocol's, or a block of their own.
+    """Return the seeds to judge by, ascending: the protocol's, or a block of their own.
 
     Raises:
         UserError: fewer than two.
     """
-    planned = (
-        [replication_seed(i) for i in range(protocol.seeds)]
-        if seeds is None
-        else sorted(set(seeds))
-    )
+    planned = replication_seeds(protocol.seeds) if seeds is None else sorted(set(seeds))
     if len(planned) < 2:
         raise UserError(
             "a verdict needs at least 2 seeds: without a second pair there is no noise to judge by"
@@ -83,178 +185,216 @@ def planned_seeds(protocol: Protocol, seeds: Sequence[int] | None = None) -> lis
     return planned
 
 
-def summarise(arm: ArmData, seeds: Sequence[int]) -> ArmSummary:
-    """An arm by itself over the planned seeds; the baseline's sd is the noise that the report
-    states.
-    """
-    losses = [
-        run.loss
-        for seed in seeds
-        if (run := arm.runs.get(seed)) and run.good and run.loss is not None
-    ]
-    return ArmSummary(
-        arm.name, len(losses), paired.mean_of(losses), paired.sd_of(losses), fates(arm, seeds)
-    )
+def _judge_family(look: _Look, family: list[AnyContrast]) -> list[Judgement[AnyContrast]]:
+    tested, early = [], []
+    for contrast in family:
+        described = _describe(look, contrast, len(family))
+        ruling = _rule_before_tests(look, described)
+        tested.append(described if ruling else _test(described))
+        early.append(ruling)
+    judged = []
+    for judgement, ruling in zip(_adjust_for_family(tested), early, strict=True):
+        ruling = ruling or _rule_by_tests(judgement, look.alpha)
+        judged.append(_pronounce(judgement, _apply_controls(ruling, look.controls)))
+    return judged
 
 
-def fates(arm: ArmData, seeds: Sequence[int]) -> dict[str, int]:
-    """Planned runs of an arm by fate; every run is in exactly one."""
-    counts = {"good": 0, "diverged": 0, "stalled": 0, "failed": 0, "missing": 0}
-    for seed in seeds:
-        run = arm.runs.get(seed)
-        if run is None:
-            counts["missing"] += 1
-        elif run.unstable:
-            counts["diverged" if run.outcome == "diverged" else "stalled"] += 1
-        else:
-            counts["good" if run.good else "failed"] += 1
-    return counts
-
-
-def _frame(
-    protocol: Protocol, baseline: ArmData, arm: ArmData, seeds: Sequence[int], level: float, k: int
-) -> Verdict:
-    """The description that every verdict carries, before it has a word: pairs, noise, regret, what
-    n could see.
-    """
-    alpha = level / k
-    differences = _pairs(baseline, arm, seeds)
-    values = [d.difference for d in differences]
-    sd = paired.sd_of(values)
-    regret = None if arm.regret is None or baseline.regret is None else arm.regret + baseline.regret
-    counts, theirs = fates(arm, seeds), fates(baseline, seeds)
-    bad, other = unstable(counts), unstable(theirs)
-    tags = ["exploratory"] if arm.exploratory or baseline.exploratory else []
-    if arm.hardly_tuned or baseline.hardly_tuned:
-        tags.append(rule.HARDLY)
-    if regret is None:
-        tags.append("regret unknown")
-    return Verdict(
-        arm=arm.name,
+def _describe(look: _Look, contrast: AnyContrast, family_size: int) -> Judgement[AnyContrast]:
+    """Describe a contrast before it has a word: pairs, noise, regret, what n pairs could see."""
+    alpha = look.alpha / family_size
+    arms = {name: look.arms[name] for name in contrast.weights}
+    runs = {name: arm.runs for name, arm in arms.items()}
+    differences = weighted_differences(runs, contrast.weights, look.seeds)
+    regret = _total_regret(look, contrast.weights)
+    judgement = Judgement(
+        contrast=contrast,
         verdict="inconclusive",
         cause="",
         reason="",
-        n=len(values),
+        n=len(differences),
         differences=differences,
-        m=protocol.m,
+        margin=look.margin,
         level=1 - alpha,
-        arms=k,
+        family_size=family_size,
         regret=regret,
-        counts=counts,
-        baseline_counts=theirs,
+        fates={name: count_fates(arm, look.seeds) for name, arm in arms.items()},
+        tags=_tags(arms.values(), regret),
+    )
+    values = judgement.values
+    sd = paired.sd_of(values)
+    if sd is None:
+        return replace(judgement, mean=paired.mean_of(values))
+    return replace(
+        judgement,
         mean=paired.mean_of(values),
         sd=sd,
-        interval=None if sd is None else paired.interval(values, alpha),
-        fisher_p=paired.fisher(bad, counts["good"], other, theirs["good"])
-        if bad or other
-        else None,
-        pairs_needed=None if sd is None else paired.pairs_needed(protocol.m, sd, alpha),
-        pairs_needed_regret=None
-        if sd is None
-        else paired.pairs_needed(protocol.m - (regret or 0.0), sd, alpha),
-        smallest_visible=None if sd is None else sd * paired.visible(len(values), alpha),
-        tags=tags,
+        interval=paired.t_interval(values, alpha),
+        pairs_needed=paired.pairs_needed(look.margin, sd, alpha),
+        pairs_needed_regret=paired.pairs_needed(look.margin - (regret or 0.0), sd, alpha),
+        smallest_visible=sd * paired.visible_effect(len(values), alpha),
     )
 
 
-def _pairs(baseline: ArmData, arm: ArmData, seeds: Sequence[int]) -> list[Difference]:
-    pairs = []
-    for seed in sorted(seeds):
-        ours, theirs = arm.runs.get(seed), baseline.runs.get(seed)
-        if ours and theirs and ours.good and theirs.good:
-            assert ours.loss is not None and theirs.loss is not None
-            pairs.append(Difference(seed, ours.loss - theirs.loss))
-    return pairs
+def _total_regret(look: _Look, weights: Mapping[str, float]) -> float | None:
+    """Return what the rates may have cost at most; None if unknown.
+
+    Regrets are added whatever the signs of the weights: one must not cancel another.
+    """
+    total = 0.0
+    for name, weight in weights.items():
+        regret = look.arms[name].regret
+        if regret is None:
+            return None
+        total += abs(weight) * regret
+    return total
 
 
-def unstable(counts: dict[str, int]) -> int:
-    """Planned runs that diverged or stalled."""
-    return counts["diverged"] + counts["stalled"]
+def _tags(arms: Collection[ArmData], regret: float | None) -> list[str]:
+    tags = []
+    if any(arm.exploratory for arm in arms):
+        tags.append("exploratory")
+    if any(arm.hardly_tuned for arm in arms):
+        tags.append(HARDLY_TUNED)
+    if regret is None:
+        tags.append("regret unknown")
+    return tags
 
 
-def _early(
-    frame: Verdict, baseline: ArmData, arm: ArmData, seeds: Sequence[int], controls: Controls | None
-) -> Verdict | None:
-    """The verdicts that come before any test of means, or None."""
-    if controls and controls.failed:
-        return _say(frame, "invalid", *rule.control_failed(controls.failed))
-    if len(digests(baseline, seeds) | digests(arm, seeds)) > 1:
-        return _say(
-            frame, "invalid", "evaluation differs", "runs were evaluated on different tokens"
-        )
-    if lost := under_trained(baseline, seeds):
-        return _say(frame, "invalid", UNDER_TRAINED, lost)
-    if arm.untrainable:
-        return _say(frame, "unstable", "no rate trains", "every tuning run diverged or stalled")
-    if bad := unstable(frame.counts):
-        said = f"{bad} of {len(seeds)} runs diverged or stalled, {frame.baseline_counts['good']} baseline runs did not"
-        return _say(frame, "unstable", "", f"{said}; the surviving pairs are shown and not tested")
-    at_edge = [(data.name, data.edge) for data in (baseline, arm) if data.edge]
+def _rule_before_tests(look: _Look, judgement: Judgement[AnyContrast]) -> Ruling | None:
+    """Return the ruling that needs no test of means, or None.
+
+    What survived a divergence or a crash is a selection, so nothing is tested there.
+    """
+    contrast, fates = judgement.contrast, judgement.fates
+    # The order is part of the rule: what makes numbers meaningless comes before what makes them
+    # few.
+    arms = {name: look.arms[name] for name in contrast.weights}
+    digests = [evaluated_digests(arm.runs, look.seeds) for arm in arms.values()]
+    if len(set().union(*digests)) > 1:
+        return Ruling("invalid", "evaluation differs", "runs were evaluated on different tokens")
+    if look.under_trained:
+        return Ruling("invalid", "under-trained", look.under_trained)
+    unstable = {
+        name: arm for name, arm in arms.items() if arm.untrainable or count_unstable(fates[name])
+    }
+    if unstable:
+        return Ruling("unstable", *contrast.explain_instability(unstable, fates))
+    at_edge = [f"{name} at the {arm.edge} end" for name, arm in arms.items() if arm.edge]
     if at_edge:
-        where = " and ".join(f"{name} at the {side} end" for name, side in at_edge)
-        return _say(
-            frame,
-            "inconclusive",
-            "rate at edge",
-            f"the best learning rate is outside the grid: {where}",
-        )
-    absent = [len(seeds) - counts["good"] for counts in (frame.counts, frame.baseline_counts)]
-    if any(absent):
-        said = f"{absent[0]} of the arm's and {absent[1]} of the baseline's {len(seeds)} runs failed or are missing"
-        return _say(frame, "inconclusive", "failed or missing run", said)
+        reason = f"the best learning rate is outside the grid: {' and '.join(at_edge)}"
+        return Ruling("inconclusive", "rate at edge", reason)
+    planned = len(look.seeds)
+    absent = {name: planned - counts["good"] for name, counts in fates.items()}
+    if any(absent.values()):
+        reason = contrast.explain_absence(absent, planned)
+        return Ruling("inconclusive", "failed or missing run", reason)
     return None
 
 
-def under_trained(baseline: ArmData, seeds: Sequence[int]) -> str:
-    """Why there is nothing to compare with; empty where the baseline trained."""
-    bad = unstable(fates(baseline, seeds))
-    if not (baseline.untrainable or bad):
-        return ""
-    what = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
-    what = "no tuning run of the baseline was good" if baseline.untrainable else what
-    said = (
-        f"{what}, so there is nothing to compare with; train longer (--tokens) where they stalled"
-    )
-    return f"{said}, tune at lower rates where they diverged"
-
-
-def digests(arm: ArmData, seeds: Sequence[int]) -> set[str | None]:
-    """Of the tokens that the good runs were evaluated on."""
-    return {run.digest for seed in seeds if (run := arm.runs.get(seed)) and run.good}
-
-
-def _test(frame: Verdict) -> Verdict:
-    """The tests, plain and with the regret set against the effect."""
+def _test(judgement: Judgement[AnyContrast]) -> Judgement[AnyContrast]:
+    """Test the mean, plainly and with the regret set against it; an unknown regret counts as none
+    here.
+    """
+    values, margin, regret = judgement.values, judgement.margin, judgement.regret or 0.0
     return replace(
-        frame, **rule.p_values([d.difference for d in frame.differences], frame.m, frame.regret)
+        judgement,
+        p=paired.t_test_p(values),
+        p_regret=paired.p_beyond_regret(values, regret),
+        tost_p=paired.tost_p(values, margin),
+        tost_p_regret=paired.tost_p(values, margin - regret),
     )
 
 
-def _late(frame: Verdict, alpha: float) -> Verdict:
-    """The verdicts that rest on the tests."""
-    assert frame.mean is not None
-    ruling = rule.rule(frame, alpha, frame.arms)
-    if ruling.says == "nothing":
-        told = rule.what_would_tell(frame.m, frame.n, frame.pairs_needed, frame.pairs_needed_regret)
-        return _say(frame, "inconclusive", "", told)
-    if ruling.uncertain:
-        return _say(
-            frame, "inconclusive", "rate uncertain", rule.too_uncertain(frame.regret, ruling.says)
-        )
-    if ruling.says == "equivalent":
-        said = f"the difference is smaller than {frame.m:g} nats either way"
-        return _say(frame, "equivalent", ruling.cause, said)
-    than = "lower" if frame.mean < 0 else "higher"
-    said = f"the loss is {abs(frame.mean):.4f} nats {than} than the baseline's"
-    return _say(frame, ruling.says, ruling.cause, said)
+def _adjust_for_family(family: list[Judgement[AnyContrast]]) -> list[Judgement[AnyContrast]]:
+    """Add the p values that are adjusted over the family (Holm 1979)."""
+    # What could not be tested counts as p = 1: dropping it would make the other tests easier.
+    plain = paired.adjust_holm([_p_or_1(judgement.p) for judgement in family])
+    guarded = paired.adjust_holm([_p_or_1(judgement.p_regret) for judgement in family])
+    adjusted = []
+    for judgement, p_holm, p_holm_regret in zip(family, plain, guarded, strict=True):
+        if judgement.p is not None:
+            judgement = replace(judgement, p_holm=p_holm, p_holm_regret=p_holm_regret)
+        adjusted.append(judgement)
+    return adjusted
 
 
-def _say(frame: Verdict, word: Word, cause: str, reason: str) -> Verdict:
-    said = replace(frame, verdict=word, cause=cause, reason=reason)
-    if word != "invalid" and frame.n == sum(frame.counts.values()):
-        return said
+def _p_or_1(p: float | None) -> float:
+    return 1.0 if p is None else p
+
+
+def _rule_by_tests(judgement: Judgement[AnyContrast], alpha: float) -> Ruling:
+    """Return the ruling of the tests, at a family-wise error rate of alpha."""
+    contrast, mean = judgement.contrast, judgement.mean
+    assert mean is not None
+    outcome = _decide(judgement, alpha)
+    if outcome is None:
+        return Ruling("inconclusive", "", reasons.explain_no_finding(judgement))
+    word = contrast.word_for(outcome.finding)
+    if not outcome.certain:
+        reason = reasons.explain_regret(judgement.regret, word)
+        return Ruling("inconclusive", "rate uncertain", reason)
+    if outcome.finding == "equivalent":
+        return Ruling(word, outcome.cause, contrast.describe_equivalence(judgement.margin))
+    return Ruling(word, outcome.cause, contrast.describe_difference(mean))
+
+
+class _Outcome(NamedTuple):
+    """Outcome of the tests of one contrast."""
+
+    finding: Finding
+    certain: bool
+    """The finding holds with the regret set against it; else the runs alone say it."""
+    cause: str
+
+
+def _decide(judgement: Judgement[AnyContrast], alpha: float) -> _Outcome | None:
+    """Return what the tests decide, or None where they see neither a difference nor its absence."""
+    mean, p_holm, p_holm_regret = judgement.mean, judgement.p_holm, judgement.p_holm_regret
+    tost_p, tost_p_regret = judgement.tost_p, judgement.tost_p_regret
+    assert mean is not None and p_holm is not None and p_holm_regret is not None
+    assert tost_p is not None and tost_p_regret is not None
+    hardly_tuned = HARDLY_TUNED in judgement.tags
+    guarded = judgement.regret is not None or hardly_tuned
+    # With one or two rates nothing guards the verdict, so it carries its weakness in its name.
+    weakness = [HARDLY_TUNED] if hardly_tuned and judgement.regret is None else []
+    real = guarded and p_holm_regret < alpha
+    share = alpha / judgement.family_size
+    # Equivalence comes first: an effect may be both real and too small to matter.
+    if tost_p < share:
+        certain = guarded and tost_p_regret < share
+        causes = ["small but real", *weakness] if real else weakness
+        return _Outcome("equivalent", certain, ", ".join(causes))
+    if p_holm < alpha:
+        return _Outcome("better" if mean < 0 else "worse", real, ", ".join(weakness))
+    return None
+
+
+def _apply_controls(ruling: Ruling, controls: ControlSummary) -> Ruling:
+    """Return the ruling, or *invalid* where a failed control takes its word away."""
+    if failed := controls.failed_checks:
+        return Ruling("invalid", "control failed", f"control failed: {' and '.join(failed)}")
+    if controls.positive is False and ruling.word in NOTHING_SEEN:
+        return Ruling("invalid", "ruler failed", reasons.NO_POSITIVE_CONTROL)
+    return ruling
+
+
+def _pronounce(judgement: Judgement[AnyContrast], ruling: Ruling) -> Judgement[AnyContrast]:
+    """Add the ruling, and take away what must not be computed."""
+    pronounced = replace(judgement, verdict=ruling.word, cause=ruling.cause, reason=ruling.reason)
+    complete = all(fates["good"] == sum(fates.values()) for fates in judgement.fates.values())
+    if ruling.word != "invalid" and complete:
+        return pronounced
     # What survived a divergence, a crash or a kill is a selection, and what was measured
     # differently is no difference: the pairs are there to be seen, and nothing is computed from
     # them.
-    blank = replace(said, mean=None, sd=None, interval=None, **rule.UNTESTED)
-    return replace(blank, pairs_needed=None, pairs_needed_regret=None, smallest_visible=None)
+    return replace(pronounced, **NOT_COMPUTED)
+
+
+def _compare_instability(verdict: Verdict) -> Verdict:
+    """Add Fisher's p to the verdict on an arm where it or the baseline lost a run."""
+    arm, baseline = verdict.fates[verdict.contrast.arm], verdict.fates[verdict.contrast.baseline]
+    bad, baseline_bad = count_unstable(arm), count_unstable(baseline)
+    if not (bad or baseline_bad):
+        return verdict
+    p = paired.fisher_p(bad, arm["good"], baseline_bad, baseline["good"])
+    return replace(verdict, fisher_p=p)

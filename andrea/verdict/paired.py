@@ -25,20 +25,19 @@ Alternative = Literal["two-sided", "less", "greater"]
 
 
 def mean_of(values: Sequence[float]) -> float | None:
-    """Mean, or None of nothing."""
+    """Return the mean; None of no values."""
     return math.fsum(values) / len(values) if len(values) else None
 
 
 def sd_of(values: Sequence[float]) -> float | None:
-    """Standard deviation with n − 1, or None below two values."""
+    """Return the standard deviation with n − 1; None below two values."""
     return _mean_and_sd(values)[1] if len(values) > 1 else None
 
 
-def p_value(
+def t_test_p(
     differences: Sequence[float], about: float = 0.0, alternative: Alternative = "two-sided"
 ) -> float:
-    """p of a one-sample t test of the differences' mean against `about` (as
-    `scipy.stats.ttest_1samp`).
+    """Return p of a one-sample t test of the mean against `about` (as `scipy.stats.ttest_1samp`).
 
     Without spread there is nothing to test against: p is 1 where the mean does not contradict the
     null, else 0.
@@ -47,50 +46,51 @@ def p_value(
         ValueError: fewer than two differences.
     """
     mean, error = _mean_and_error(differences)
-    excess = mean - about
-    against = {"two-sided": abs(excess), "greater": excess, "less": -excess}[alternative]
+    deviation = mean - about
+    excess = {"two-sided": abs(deviation), "greater": deviation, "less": -deviation}[alternative]
     if error == 0:
-        return 0.0 if against > ROUNDING else 1.0
-    tail = float(special.stdtr(len(differences) - 1, -against / error))
+        return 0.0 if excess > ROUNDING else 1.0
+    tail = float(special.stdtr(len(differences) - 1, -excess / error))
     return 2 * tail if alternative == "two-sided" else tail
 
 
-def beyond(differences: Sequence[float], regret: float) -> float:
-    """Two-sided p of the differences with |mean| − regret for a mean; 1 where the regret is the
-    larger.
-    """
+def p_beyond_regret(differences: Sequence[float], regret: float) -> float:
+    """Return the two-sided p with |mean| − regret for a mean; 1 where the regret is the larger."""
     mean = math.fsum(differences) / len(differences)
-    return p_value(differences, math.copysign(regret, mean)) if abs(mean) > regret else 1.0
+    if abs(mean) <= regret:
+        return 1.0
+    return t_test_p(differences, math.copysign(regret, mean))
 
 
-def tost(differences: Sequence[float], margin: float) -> float:
-    """p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987); 1 if there is
-    no margin.
+def tost_p(differences: Sequence[float], margin: float) -> float:
+    """Return p of two one-sided t tests that the mean lies inside ±margin (Schuirmann 1987).
+
+    It is 1 where the margin is not above 0.
     """
     if margin <= 0:
         return 1.0
-    return max(p_value(differences, -margin, "greater"), p_value(differences, margin, "less"))
+    return max(t_test_p(differences, -margin, "greater"), t_test_p(differences, margin, "less"))
 
 
-def interval(differences: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Two-sided t interval of the mean at level 1 − alpha; a point without spread.
+def t_interval(differences: Sequence[float], alpha: float) -> tuple[float, float]:
+    """Return the two-sided t interval of the mean at level 1 − alpha; a point without spread.
 
     Raises:
         ValueError: fewer than two differences.
     """
     mean, error = _mean_and_error(differences)
-    half = error * critical(len(differences), alpha)
+    half = error * critical_t(len(differences), alpha)
     return mean - half, mean + half
 
 
 @functools.lru_cache(maxsize=4096)
-def critical(n: int, alpha: float) -> float:
-    """Two-sided critical value of t with n − 1 degrees of freedom."""
+def critical_t(n: int, alpha: float) -> float:
+    """Return the two-sided critical value of t with n − 1 degrees of freedom."""
     return float(-special.stdtrit(n - 1, alpha / 2))
 
 
 def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error; the error is 0 where the spread is rounding."""
+    """Return mean and standard error; the error is 0 where the spread is rounding."""
     n = len(differences)
     if n < 2:
         raise ValueError("a test needs at least two differences")
@@ -99,13 +99,14 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Of a few values, at least two; exact sums, so that their order changes nothing."""
+    """Return both of at least two values."""
+    # Exact sums: the order of the values changes nothing.
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down adjustment, in the order given."""
+def adjust_holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values adjusted by the step-down procedure of Holm (1979), in the order given."""
     adjusted = [1.0] * len(p_values)
     running = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -114,25 +115,33 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def power(effect: float, n: int, alpha: float) -> float:
-    """Chance that a two-sided paired t test with n pairs sees an effect of that many sd of
-    differences.
+def t_test_power(effect: float, n: int, alpha: float) -> float:
+    """Return the chance that a two-sided paired t test with n pairs sees an effect.
+
+    Args:
+        effect: in standard deviations of the differences.
+        n: pairs.
+        alpha: level of the test.
     """
-    bound, shift = critical(n, alpha), abs(effect) * math.sqrt(n)
-    upper, lower = (
-        1 - float(special.nctdtr(n - 1, shift, bound)),
-        float(special.nctdtr(n - 1, shift, -bound)),
-    )
+    bound, shift = critical_t(n, alpha), abs(effect) * math.sqrt(n)
+    upper = 1 - float(special.nctdtr(n - 1, shift, bound))
+    lower = float(special.nctdtr(n - 1, shift, -bound))
     # Far out scipy gives nan: for the near side that is certainty, for the far side nothing.
-    return min(1.0, (1.0 if math.isnan(upper) else upper) + (0.0 if math.isnan(lower) else lower))
+    if math.isnan(upper):
+        upper = 1.0
+    if math.isnan(lower):
+        lower = 0.0
+    return min(1.0, upper + lower)
 
 
 def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
-    """Fewest pairs that see `effect` with 80 % power at this sd of differences; None if no sensible
-    number does.
+    """Return the fewest pairs that see an effect with 80 % power; None if no sensible number does.
 
-    `effect` is the smallest that matters, set beforehand. Putting the effect just seen here would
-    turn "no verdict" into advice to go on until there is one.
+    Args:
+        effect: the smallest that matters, in nats, set beforehand. The effect just seen would turn
+            "no verdict" into advice to go on until there is one.
+        sd: standard deviation of the differences, nats.
+        alpha: level of the test.
     """
     if effect <= 0:
         return None
@@ -145,26 +154,29 @@ def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
     if normal >= MOST_PAIRS:
         return None
     n = max(2, math.ceil(normal))
-    while power(effect / sd, n, alpha) < POWER:
+    while t_test_power(effect / sd, n, alpha) < POWER:
         n += 1
     return n
 
 
 @functools.lru_cache(maxsize=256)
-def visible(n: int, alpha: float) -> float:
-    """Smallest effect, in sd of differences, that n pairs see with 80 % power."""
+def visible_effect(n: int, alpha: float) -> float:
+    """Return the smallest effect, in sd of differences, that n pairs see with 80 % power."""
+    # Loading scipy.optimize and scipy.stats takes most of a second, and few commands come here.
     from scipy import optimize
 
     high = 1.0
-    while power(high, n, alpha) < POWER:
+    while t_test_power(high, n, alpha) < POWER:
         high *= 2
-    return float(
-        optimize.brentq(lambda effect: power(effect, n, alpha) - POWER, 0.0, high, xtol=1e-6)
-    )
+
+    def excess_power(effect: float) -> float:
+        return t_test_power(effect, n, alpha) - POWER
+
+    return float(optimize.brentq(excess_power, 0.0, high, xtol=1e-6))
 
 
-def fisher(bad: int, good: int, other_bad: int, other_good: int) -> float:
-    """Fisher's exact two-sided p that two arms fail equally often."""
+def fisher_p(bad: int, good: int, other_bad: int, other_good: int) -> float:
+    """Return Fisher's exact two-sided p that two arms fail equally often."""
     from scipy import stats
 
     return float(stats.fisher_exact(np.array([[bad, good], [other_bad, other_good]])).pvalue)

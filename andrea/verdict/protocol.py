@@ -1,4 +1,4 @@
-"""The protocol: what is fixed before the first run of a study. Torch-free; see docs/method.md."""
+"""The protocol: all that is fixed before the first run of a study. See docs/method.md."""
 
 import math
 from typing import Literal, Self
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from andrea.schema import Frozen
 
 RATES = (1e-9, 1e3)
-"""Between these lies every rate that tuning may come to."""
+"""Lowest and highest learning rate that tuning may come to."""
 
 
 class Protocol(Frozen):
@@ -33,17 +33,20 @@ class Protocol(Frozen):
     metric: Literal["final_loss"] = "final_loss"
     """What is compared: the loss on the evaluated tokens at the end of the schedule."""
 
+    @property
+    def margin(self) -> float:
+        """Smallest effect of interest, nats."""
+        return self.m
+
     @model_validator(mode="after")
     def _grid_of_rates(self) -> Self:
-        reach = (
-            max(self.trials, 8) // 2 - 1 + self.extensions
-        ) / 2  # decades from the center, extensions included
-        low, high = (10 ** (math.log10(self.center) + side * reach) for side in (-1, 1))
+        half_decades = max(self.trials, 8) // 2 - 1 + self.extensions
+        middle = math.log10(self.center)
+        low, high = 10 ** (middle - half_decades / 2), 10 ** (middle + half_decades / 2)
         if low < 0.99 * RATES[0] or high > 1.01 * RATES[1]:
             raise ValueError(
                 f"trials {self.trials} round center {self.center:g} could come to learning rates "
-                f"from {low:.2g} to "
-                f"{high:.2g}, beyond {RATES[0]:g} to {RATES[1]:g}; ask for fewer trials or another "
-                "center"
+                f"from {low:.2g} to {high:.2g}, beyond {RATES[0]:g} to {RATES[1]:g}; ask for fewer "
+                "trials or another center"
             )
         return self

@@ -1,12 +1,13 @@
 """The learning rate of an arm: a common half-decade grid, two midpoints, the vertex of a parabola.
 
 Everything here is a pure function of the points measured so far (docs/method.md, *Tuning*). x is
-log10 of the learning rate throughout; losses are in nats per token.
+log10 of the learning rate throughout; losses are in nats per token. A learning rate is called `lr`
+where it is one of a point or a choice, and a rate of a grid is a rate.
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ tuned*.
 CONVEX = 1e-9
 """Curvature in nats per squared decade that counts as more than rounding."""
 
-_FEWER: dict[int, tuple[int, ...]] = {
+_SPARSE_GRIDS: dict[int, tuple[int, ...]] = {
     1: (0,),
     2: (-1, 1),
     3: (-2, 0, 2),
@@ -30,6 +31,7 @@ _FEWER: dict[int, tuple[int, ...]] = {
     5: (-2, -1, 0, 1, 2),
     6: (-3, -2, -1, 0, 1, 2),
 }
+"""Rates of a grid below `FULL_TRIALS`, in half decades from the center."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +55,21 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Parabola:
     """Least-squares parabola `c0 + c1 x + c2 x²` in x = log10 lr."""
 
     coefficients: tuple[float, float, float]
     lrs: tuple[float, ...]
     losses: tuple[float, ...]
 
-    def at(self, lr: float) -> float:
-        """Fitted loss at a rate."""
+    def loss_at(self, lr: float) -> float:
+        """Return the fitted loss at a rate."""
         c0, c1, c2 = self.coefficients
         x = math.log10(lr)
         return c0 + c1 * x + c2 * x * x
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {name: list(values) for name, values in asdict(self).items()}
 
 
@@ -83,7 +85,7 @@ class Choice:
     """Side of the grid at which the best point still lies after every extension: the verdict is
     inconclusive.
     """
-    fit: Fit | None
+    fit: Parabola | None
     """The parabola of the vertex; for an argmin the one through its window where there is one (it
     gives the regret).
     """
@@ -98,7 +100,7 @@ class Choice:
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {
             "lr": self.lr,
             "method": self.method,
@@ -112,13 +114,13 @@ class Choice:
         }
 
 
-def round3(x: float) -> float:
-    """Three significant digits: what a config states and a reader can copy."""
+def round_rate(x: float) -> float:
+    """Round to three significant digits: what a config states and a reader can copy."""
     return float(f"{x:.3g}")
 
 
-def grid(trials: int, center: float) -> list[float]:
-    """The grid round a center, ascending, half a decade apart.
+def rate_grid(trials: int, center: float) -> list[float]:
+    """Return the grid round a center, ascending, half a decade apart.
 
     `trials - 2` rates from 7 trials on (two stay for the midpoints). Fewer trials take that many
     evenly spaced rates: one, or two half a decade either side, or three a decade apart, or four to
@@ -130,18 +132,19 @@ def grid(trials: int, center: float) -> list[float]:
     if trials < 1:
         raise ValueError(f"trials must be at least 1, not {trials}")
     if trials < FULL_TRIALS:
-        steps: Sequence[int] = _FEWER[trials]
+        steps: Sequence[int] = _SPARSE_GRIDS[trials]
     else:
         low = -((trials - 2) // 2)
         steps = range(low, low + trials - 2)
-    middle = exponent(center)
-    return [round3(10 ** (middle + step / 2)) for step in steps]
+    middle = log10_rate(center)
+    return [round_rate(10 ** (middle + step / 2)) for step in steps]
 
 
 @functools.lru_cache(maxsize=4096)
-def exponent(lr: float) -> float:
-    """log10 of a rate; exact for a rounded half decade, so that 0.00316 is followed by 0.01 and not
-    by 0.00999.
+def log10_rate(lr: float) -> float:
+    """Return log10 of a rate, exact for a rounded half decade.
+
+    So 0.00316 is followed by 0.01 and not by 0.00999.
 
     Raises:
         ValueError: the rate is not a positive number.
@@ -150,28 +153,27 @@ def exponent(lr: float) -> float:
         raise ValueError(f"a learning rate must be positive, not {lr}")
     x = math.log10(lr)
     nearest = round(2 * x) / 2
-    return nearest if round3(10**nearest) == round3(lr) else x
+    return nearest if round_rate(10**nearest) == round_rate(lr) else x
 
 
-def best(points: Sequence[Point]) -> Point | None:
-    """The good point with the lowest loss; ties go to the lower rate; None without a good point."""
-    good = [p for p in points if p.ok]
-    return min(good, key=lambda p: (p.loss, p.lr)) if good else None
+def best_point(points: Sequence[Point]) -> Point | None:
+    """Return the good point with the lowest loss; ties go to the lower rate; None without one."""
+    good = [point for point in points if point.ok]
+    return min(good, key=lambda point: (point.loss, point.lr), default=None)
 
 
-def on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
-    """The points that lie on the grid, ascending (midpoints left out)."""
-    wanted = set(rates)
-    return sorted((p for p in points if p.lr in wanted), key=lambda p: p.lr)
+def points_on_grid(points: Sequence[Point], rates: Sequence[float]) -> list[Point]:
+    """Return the points that lie on the grid, ascending (midpoints left out)."""
+    return _sort_by_rate(point for point in points if point.lr in rates)
 
 
-def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
-    """The side of the grid at which the best grid point lies, or None.
+def edge_of_best(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
+    """Return the side of the grid at which the best grid point lies, or None.
 
     A diverged or stalled neighbour is a neighbour: the optimum is bracketed by it. Below three
     rates every point is at an edge, which says nothing: None.
     """
-    top = best(on_grid(points, rates))
+    top = best_point(points_on_grid(points, rates))
     if top is None or len(rates) < 3:
         return None
     if top.lr == min(rates):
@@ -179,49 +181,47 @@ def edge(points: Sequence[Point], rates: Sequence[float]) -> Side | None:
     return "high" if top.lr == max(rates) else None
 
 
-def extension(rates: Sequence[float], side: Side) -> float:
-    """The rate half a decade beyond the grid's `side`."""
+def rate_beyond(rates: Sequence[float], side: Side) -> float:
+    """Return the rate half a decade beyond the grid's `side`."""
     if side == "low":
-        return round3(10 ** (exponent(min(rates)) - 0.5))
-    return round3(10 ** (exponent(max(rates)) + 0.5))
+        return round_rate(10 ** (log10_rate(min(rates)) - 0.5))
+    return round_rate(10 ** (log10_rate(max(rates)) + 0.5))
 
 
-def midpoints(rates: Sequence[float], lr: float) -> list[float]:
-    """The rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
-    low, high = neighbours(rates, lr)
-    return [
-        round3(10 ** ((exponent(lr) + exponent(other)) / 2))
-        for other in (low, high)
-        if other is not None
-    ]
+def midpoint_rates(rates: Sequence[float], lr: float) -> list[float]:
+    """Return the rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
+    low, high = neighbour_rates(rates, lr)
+    neighbours = [rate for rate in (low, high) if rate is not None]
+    return [round_rate(10 ** ((log10_rate(lr) + log10_rate(rate)) / 2)) for rate in neighbours]
 
 
-def neighbours(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
-    """The grid rates below and above a grid rate."""
-    ascending = sorted(rates)
-    i = ascending.index(lr)
-    return (ascending[i - 1] if i else None, ascending[i + 1] if i + 1 < len(ascending) else None)
+def neighbour_rates(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
+    """Return the grid rates below and above a grid rate; None beyond the grid."""
+    below = max((rate for rate in rates if rate < lr), default=None)
+    above = min((rate for rate in rates if rate > lr), default=None)
+    return below, above
 
 
-def parabola(points: Sequence[Point]) -> Fit | None:
-    """Least squares through at least three points, or None if fewer or not convex."""
-    if len({p.lr for p in points}) < 3:
+def fit_parabola(points: Sequence[Point]) -> Parabola | None:
+    """Fit a parabola by least squares; None below three distinct rates, or if not convex."""
+    lrs, losses = tuple(p.lr for p in points), tuple(p.loss for p in points)
+    if len(set(lrs)) < 3:
         return None
-    x = np.log10([p.lr for p in points])
+    x = np.log10(lrs)
     # Centred and scaled: the normal equations in raw log10 lr lose digits.
     shift = float(x.mean())
-    a2, a1, a0 = (float(c) for c in np.polyfit(x - shift, [p.loss for p in points], 2))
+    a2, a1, a0 = (float(c) for c in np.polyfit(x - shift, losses, 2))
     if not a2 > CONVEX:
         return None
     coefficients = (a0 - a1 * shift + a2 * shift**2, a1 - 2 * a2 * shift, a2)
-    return Fit(coefficients, tuple(p.lr for p in points), tuple(p.loss for p in points))
+    return Parabola(coefficients, lrs, losses)
 
 
-def choose(
+def choose_rate(
     points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False
 ) -> Choice:
-    """The rate of an arm from all its points: the vertex, or the argmin where a vertex cannot be
-    trusted.
+    """Choose the rate of an arm from all its points: the vertex, or the argmin where there is no
+    vertex to trust.
 
     Args:
         points: every finished tuning run of the arm.
@@ -232,38 +232,46 @@ def choose(
     Raises:
         ValueError: no good point on the grid (such an arm is unstable and gets no rate).
     """
-    top = best(on_grid(points, rates))
+    top = best_point(points_on_grid(points, rates))
     if top is None:
         raise ValueError("no good point on the grid: this arm has no rate")
-    low, high = neighbours(rates, top.lr)
-    inside = [p for p in points if (low or top.lr) <= p.lr <= (high or top.lr)]
-    window = tuple(sorted((p for p in inside if p.ok), key=lambda p: p.lr))
-    side = edge(points, rates)
-    fit = parabola(window)
-    common = (side, fit, hardly_tuned, tuple(rates), window, _reach(inside, window))
-    lowest = best(points)
+    low, high = neighbour_rates(rates, top.lr)
+    inside = [point for point in points if (low or top.lr) <= point.lr <= (high or top.lr)]
+    window = tuple(_sort_by_rate(point for point in inside if point.ok))
+    # Diverged and stalled points are left out of the fit: such a cliff is no part of the valley.
+    side = edge_of_best(points, rates)
+    fit = fit_parabola(window)
+    common = (side, fit, hardly_tuned, tuple(rates), window, _find_reach(inside, window))
+    lowest = best_point(points)
     assert lowest is not None
-    why = _why_argmin(window, fit, side, hardly_tuned)
-    if why or fit is None:
-        return Choice(lowest.lr, "argmin", why, *common)
+    reason = _explain_argmin(window, fit, side, hardly_tuned)
+    if reason or fit is None:
+        return Choice(lowest.lr, "argmin", reason, *common)
+    # Clamped: outside its points a parabola says nothing.
     _, c1, c2 = fit.coefficients
-    raw = -c1 / (2 * c2)
+    vertex = -c1 / (2 * c2)
     first, last = math.log10(window[0].lr), math.log10(window[-1].lr)
-    note = "" if first <= raw <= last else "vertex clamped to the span of the points"
-    lr = round3(10 ** min(max(raw, first), last))
+    note = "" if first <= vertex <= last else "vertex clamped to the span of the points"
+    lr = round_rate(10 ** min(max(vertex, first), last))
     return Choice(lr, "vertex", note, *common)
 
 
-def _reach(inside: Sequence[Point], window: Sequence[Point]) -> tuple[float, float]:
+def _sort_by_rate(points: Iterable[Point]) -> list[Point]:
+    return sorted(points, key=lambda point: point.lr)
+
+
+def _find_reach(inside: Sequence[Point], window: Sequence[Point]) -> tuple[float, float]:
+    """Return the window's ends, each stretched to the first bad rate beyond it."""
     first, last = window[0].lr, window[-1].lr
-    below = max((p.lr for p in inside if p.lr < first), default=first)
-    above = min((p.lr for p in inside if p.lr > last), default=last)
+    below = max((point.lr for point in inside if point.lr < first), default=first)
+    above = min((point.lr for point in inside if point.lr > last), default=last)
     return below, above
 
 
-def _why_argmin(
-    window: Sequence[Point], fit: Fit | None, side: Side | None, hardly_tuned: bool
+def _explain_argmin(
+    window: Sequence[Point], fit: Parabola | None, side: Side | None, hardly_tuned: bool
 ) -> str:
+    """Return why the vertex cannot be trusted; empty where it can."""
     if side:
         return f"best at the {side} edge of the grid"
     if hardly_tuned:
@@ -271,6 +279,6 @@ def _why_argmin(
     if len(window) < 4:
         points = "point" if len(window) == 1 else "points"
         return f"the best rate tried was taken: only {len(window)} usable {points} for a fit"
-    return (
-        "the best rate tried was taken: the losses round it are not convex" if fit is None else ""
-    )
+    if fit is None:
+        return "the best rate tried was taken: the losses round it are not convex"
+    return ""

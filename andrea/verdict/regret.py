@@ -1,5 +1,4 @@
-"""Regret: how much loss the choice of a rate may have cost, from the scatter of the tuning runs
-alone.
+"""Regret: the loss that the choice of a rate may have cost, from the scatter of the tuning runs.
 
 Two equal arms whose rates were chosen with error differ at those rates, and many seeds make that
 difference "significant". The verdict therefore sets the regret of both arms against the effect
@@ -21,11 +20,11 @@ QUANTILE = 0.95
 Array = NDArray[np.float64]
 
 
-def regrets(
+def estimate_regrets(
     choices: Mapping[str, Choice], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, float | None]:
-    """The regret of every arm in nats: the 95th percentile of what its rate costs, over curves that
-    the noise allows.
+    """Return the regret of every arm in nats: the 95th percentile of what its rate costs, over
+    curves that the noise allows.
 
     Each draw adds fresh normal noise to the fitted losses at the arm's tuning rates, fits the
     parabola anew, and reads how far above that curve's minimum the chosen rate lies. The noise has
@@ -42,50 +41,57 @@ def regrets(
         seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal
             stream within a version only, so numpy's version stands in verdict.json.
     """
+    # Pooled, because one arm's parabola leaves one or two degrees of freedom.
     scatter, _ = pooled_scatter(choices)
+    # By name: the order in which arms are declared must not change their regrets.
     rng = np.random.default_rng(seed)
-    found = {arm: _regret(choices[arm], scatter, draws, rng) for arm in sorted(choices)}
-    return {arm: found[arm] for arm in choices}
+    regrets = {arm: _regret_of(choices[arm], scatter, draws, rng) for arm in sorted(choices)}
+    return {arm: regrets[arm] for arm in choices}
 
 
 def pooled_scatter(choices: Mapping[str, Choice]) -> tuple[float, int]:
-    """Residual standard deviation over all arms in nats, and its degrees of freedom; (0, 0) if no
-    arm has any.
+    """Return the residual standard deviation over all arms in nats, and its degrees of freedom;
+    (0, 0) if no arm has any.
     """
     total, freedom = 0.0, 0
     for choice in choices.values():
-        if choice.fit is not None and len(choice.fit.lrs) > 3:
-            pairs = zip(choice.fit.lrs, choice.fit.losses, strict=True)
-            total += sum((loss - choice.fit.at(lr)) ** 2 for lr, loss in pairs)
-            freedom += len(choice.fit.lrs) - 3
+        fit = choice.fit
+        if fit is not None and len(fit.lrs) > 3:
+            pairs = zip(fit.lrs, fit.losses, strict=True)
+            total += sum((loss - fit.loss_at(lr)) ** 2 for lr, loss in pairs)
+            freedom += len(fit.lrs) - 3
     return (math.sqrt(total / freedom), freedom) if freedom else (0.0, 0)
 
 
-def _regret(choice: Choice, scatter: float, draws: int, rng: np.random.Generator) -> float | None:
+def _regret_of(
+    choice: Choice, scatter: float, draws: int, rng: np.random.Generator
+) -> float | None:
     if choice.fit is None:
         return None
-    x, centre, solver = _design(choice.fit.lrs)
-    losses = np.polyval(choice.fit.coefficients[::-1], x) + scatter * rng.standard_normal(
-        (draws, len(x))
-    )
+    x, centre, solver = _least_squares(choice.fit.lrs)
+    fitted = np.polyval(choice.fit.coefficients[::-1], x)
+    losses = fitted + scatter * rng.standard_normal((draws, len(x)))
     a2, a1, _ = solver @ losses.T
 
-    def curve(at: Array | float) -> Array:
-        """Every redrawn parabola, but for its constant, at a distance in decades from the centre."""
-        height: Array = (a2 * at + a1) * at
+    def curve_at(decades: Array | float) -> Array:
+        """Return the height [draws] of the redrawn parabolas, constants left out, so many decades
+        from the centre.
+        """
+        height: Array = (a2 * decades + a1) * decades
         return height
 
     chosen, low, high = (math.log10(lr) - centre for lr in (choice.lr, *choice.reach))
+    # A redrawn curve that is not convex has its minimum at an end, which the last lines compare.
     convex = a2 > CONVEX
     vertex = np.clip(np.where(convex, -a1 / np.where(convex, 2 * a2, 1.0), chosen), low, high)
-    least = np.minimum(curve(vertex), np.minimum(curve(low), curve(high)))
-    return float(np.quantile(np.maximum(curve(chosen) - least, 0.0), QUANTILE))
+    lowest = np.minimum(curve_at(vertex), np.minimum(curve_at(low), curve_at(high)))
+    return float(np.quantile(np.maximum(curve_at(chosen) - lowest, 0.0), QUANTILE))
 
 
 @functools.lru_cache(maxsize=256)
-def _design(lrs: tuple[float, ...]) -> tuple[Array, float, Array]:
-    """log10 of the rates, their mean, and what turns losses there into the parabola about it,
-    highest power first.
+def _least_squares(lrs: tuple[float, ...]) -> tuple[Array, float, Array]:
+    """Return log10 of the rates [n], their mean, and the matrix [3, n] that turns losses there into
+    the coefficients of the parabola about that mean, highest power first.
     """
     x: Array = np.log10(lrs)
     centre = float(x.mean())

@@ -1,15 +1,15 @@
-"""One ablation at several sizes: does the effect grow or fade? A line in log10 of the parameters,
-with an interval.
+"""Growth of an effect with the size of the model: a line in log10 of the parameters, with an
+interval.
 
-Every size has its effect, a sample of paired differences by seed; the slope of the least-squares
-line through their means is a weighted sum of them, Σ c_i d̄_i with c_i = (x_i − x̄) / Σ (x − x̄)².
-docs/method.md, *Several sizes*.
+One ablation at several sizes has an effect at each, a sample of paired differences by seed. The
+slope of the least-squares line through their means is a weighted sum of them, Σ c_i d̄_i with
+c_i = (x_i − x̄) / Σ (x − x̄)². docs/method.md, *Several sizes*.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from andrea.verdict import paired
 Word = Literal["grows", "fades", "reverses", "moves", "neither", "uncertain", "refused"]
 
 Effects = Sequence[Mapping[int, float]]
+"""By size: arm − baseline in nats, by seed."""
+Regrets = Sequence[float | None]
+"""By size: regret of the effect in nats; None where unknown."""
 Array = NDArray[np.float64]
 
 
@@ -35,11 +38,11 @@ class End:
 
 @dataclass(frozen=True)
 class Slope:
-    """How an effect moves with size."""
+    """Movement of an effect with size."""
 
     word: Word
-    """grows, fades: further from 0, or nearer to it, at larger sizes. reverses: there with one sign
-    at the smallest and with the other at the largest. moves: the slope is there, and which of the
+    """grows, fades: further from 0, or nearer to it, at larger sizes. reverses: seen with one sign
+    at the smallest and with the other at the largest. moves: a slope was seen, and which of the
     three it is stays open. neither: no slope was seen, which is not that there is none. uncertain:
     the learning rates may have made it.
     """
@@ -55,22 +58,14 @@ class Slope:
     freedom: float | None = None
     """None also where nothing scatters."""
     paired: bool = False
-    """Whether all sizes have the same seeds, so that the slope is one number per seed."""
+    """All sizes have the same seeds, so that the slope is one number per seed."""
     regret: float | None = None
-    """What the choice of the learning rates may have moved the slope by; None: unknown."""
+    """Nats per tenfold size by which the choice of the rates may have moved it; None: unknown."""
     ends: list[End] = field(default_factory=list)
     lack_of_fit: float | None = None
     """p that the effects lie on a line, from three sizes on."""
     n: list[int] = field(default_factory=list)
     """Pairs by size, in the order given."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = asdict(self)
-        values["interval"] = list(self.interval) if self.interval else None
-        for end in values["ends"]:
-            end["interval"] = list(end["interval"])
-        return values
 
 
 class _Sum(NamedTuple):
@@ -80,25 +75,39 @@ class _Sum(NamedTuple):
     error: float
     freedom: float
 
+    @property
     def p(self) -> float:
+        """Two-sided, that the sum is 0."""
         if self.error == 0:
             return 0.0 if abs(self.value) > paired.ROUNDING else 1.0
         return 2 * float(special.stdtr(self.freedom, -abs(self.value) / self.error))
 
-    def interval(self, alpha: float) -> tuple[float, float]:
+    def interval_at(self, alpha: float) -> tuple[float, float]:
         half = self.error * float(-special.stdtrit(self.freedom, alpha / 2)) if self.error else 0.0
         return self.value - half, self.value + half
 
 
-def slope(
-    sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None], alpha: float = 0.05
+class _Signs(NamedTuple):
+    """Sign of each weighted sum that is seen beyond its regret; 0 where it is not."""
+
+    slope: int
+    smallest: int
+    middle: int
+    largest: int
+
+
+def fit_slope(
+    sizes: Sequence[float], effects: Effects, regrets: Regrets, alpha: float = 0.05
 ) -> Slope:
-    """The trend of one arm's effect over sizes.
+    """Fit the trend of one arm's effect over sizes.
 
     Where all sizes have the same seeds, the weighted sum is taken seed by seed and has a one-sample
-    t test (exact whatever the sizes' noise, and whatever they share at one seed); else the samples
-    are taken as independent, each with a variance of its own, and the degrees of freedom are
-    Satterthwaite's (two sizes: Welch's test).
+    t test (exact whatever the sizes' noise, and whatever they share at one seed). Else the samples
+    are taken as independent, each with a variance of its own, and the degrees of freedom are those
+    of Satterthwaite (1946); for two sizes this is the test of Welch (1947).
+
+    Refused, with the reason: fewer than two distinct sizes, fewer than two pairs at one, a value
+    that is not finite.
 
     Args:
         sizes: parameters of each size.
@@ -106,46 +115,40 @@ def slope(
         regrets: regret of each effect in nats, the arm's plus the baseline's; None where unknown.
         alpha: level of the words; intervals are at 1 − alpha.
 
-    Refused, with the reason: fewer than two distinct sizes, fewer than two pairs at one, a value
-        that is not finite.
-
     Raises:
-        ValueError: the three are not equally many.
+        ValueError: the three are not equally many, or a size is not a positive number.
     """
-    x, n = np.log10(_checked(sizes, effects, regrets)), [len(effect) for effect in effects]
-    if why := _no_slope(sizes, effects):
-        return Slope("refused", why, n=n)
+    _check_arguments(sizes, effects, regrets)
+    counts = [len(effect) for effect in effects]
+    if reason := _explain_refusal(sizes, effects):
+        return Slope("refused", reason, n=counts)
+    x = np.log10(sizes)
     centred = x - x.mean()
     weights = centred / np.sum(centred**2)
-    found = _weigh(weights, effects)
-    guard = _guard(weights, regrets)
-    ends = [
-        _at(float(end), centred, sizes, effects, alpha) for end in (centred.min(), centred.max())
-    ]
+    # Slope, ends and middle are all weighted sums of the same effects, so one test serves them.
     low, high = float(centred.min()), float(centred.max())
-    rows = [weights, *(_line_at(at, centred) for at in (low, (low + high) / 2, high))]
-    word, reason = _word(
-        found, guard, ends, [_sign(row, effects, regrets, alpha) for row in rows], alpha
-    )
+    total, regret = _weighted_sum(weights, effects), _weighted_regret(weights, regrets)
+    ends = [_fit_end(at, centred, sizes, effects, alpha) for at in (low, high)]
+    rows = [weights, *(_line_weights(at, centred) for at in (low, (low + high) / 2, high))]
+    signs = _Signs(*(_seen_sign(row, effects, regrets, alpha) for row in rows))
+    word, reason = _choose_word(total, regret, ends, signs, alpha)
     return Slope(
         word=word,
         reason=reason,
-        slope=found.value,
-        interval=found.interval(alpha),
+        slope=total.value,
+        interval=total.interval_at(alpha),
         level=1 - alpha,
-        p=found.p(),
-        freedom=found.freedom if math.isfinite(found.freedom) else None,
-        paired=_same_seeds(effects),
-        regret=guard,
+        p=total.p,
+        freedom=total.freedom if math.isfinite(total.freedom) else None,
+        paired=_have_same_seeds(effects),
+        regret=regret,
         ends=ends,
         lack_of_fit=_lack_of_fit(centred, effects),
-        n=n,
+        n=counts,
     )
 
 
-def _checked(
-    sizes: Sequence[float], effects: Effects, regrets: Sequence[float | None]
-) -> Sequence[float]:
+def _check_arguments(sizes: Sequence[float], effects: Effects, regrets: Regrets) -> None:
     if not len(sizes) == len(effects) == len(regrets):
         raise ValueError(
             f"{len(sizes)} sizes, {len(effects)} effects and {len(regrets)} regrets are not "
@@ -153,10 +156,10 @@ def _checked(
         )
     if not all(size > 0 and math.isfinite(size) for size in sizes):
         raise ValueError(f"sizes must be positive numbers, not {sizes}")
-    return sizes
 
 
-def _no_slope(sizes: Sequence[float], effects: Effects) -> str:
+def _explain_refusal(sizes: Sequence[float], effects: Effects) -> str:
+    """Return why there is no slope; empty where there is one."""
     if len(set(sizes)) < 2:
         return "an effect at one size has no slope"
     if any(len(effect) < 2 for effect in effects):
@@ -166,109 +169,116 @@ def _no_slope(sizes: Sequence[float], effects: Effects) -> str:
     return ""
 
 
-def _same_seeds(effects: Effects) -> bool:
+def _have_same_seeds(effects: Effects) -> bool:
     return all(effect.keys() == effects[0].keys() for effect in effects)
 
 
-def _weigh(weights: Array, effects: Effects) -> _Sum:
-    """Σ w_i · mean(effect i), with its standard error and degrees of freedom."""
-    if _same_seeds(effects):
-        seeds = sorted(effects[0])
-        each = [
-            float(sum(w * effect[seed] for w, effect in zip(weights, effects, strict=True)))
-            for seed in seeds
-        ]
-        sd = paired.sd_of(each)
-        assert sd is not None
-        return _Sum(
-            float(np.mean(each)),
-            sd / math.sqrt(len(seeds)) if sd > paired.ROUNDING else 0.0,
-            len(seeds) - 1,
-        )
-    samples = [np.array(list(effect.values())) for effect in effects]
-    value = float(sum(w * sample.mean() for w, sample in zip(weights, samples, strict=True)))
-    parts = [
-        float(w**2 * sample.var(ddof=1) / len(sample))
-        for w, sample in zip(weights, samples, strict=True)
-    ]
-    total = math.fsum(parts)
+def _weighted_sum(weights: Array, effects: Effects) -> _Sum:
+    """Return Σ w_i · mean(effect i), with its standard error and degrees of freedom."""
+    if _have_same_seeds(effects):
+        return _sum_of_paired(weights, effects)
+    return _sum_of_independent(weights, effects)
+
+
+def _sum_of_paired(weights: Array, effects: Effects) -> _Sum:
+    sums = []
+    for seed in sorted(effects[0]):
+        terms = (w * effect[seed] for w, effect in zip(weights, effects, strict=True))
+        sums.append(float(sum(terms)))
+    sd = paired.sd_of(sums)
+    assert sd is not None
+    error = sd / math.sqrt(len(sums)) if sd > paired.ROUNDING else 0.0
+    return _Sum(float(np.mean(sums)), error, len(sums) - 1)
+
+
+def _sum_of_independent(weights: Array, effects: Effects) -> _Sum:
+    value, variances, spent = 0.0, [], []
+    for weight, effect in zip(weights, effects, strict=True):
+        sample = np.array(list(effect.values()))
+        variance = float(weight**2 * sample.var(ddof=1) / len(sample))
+        value += weight * sample.mean()
+        variances.append(variance)
+        spent.append(variance**2 / (len(sample) - 1))
+    total = math.fsum(variances)
     if total <= paired.ROUNDING**2:
-        return _Sum(value, 0.0, math.inf)
-    spent = math.fsum(
-        part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True)
-    )
-    return _Sum(value, math.sqrt(total), total**2 / spent)
+        return _Sum(float(value), 0.0, math.inf)
+    return _Sum(float(value), math.sqrt(total), total**2 / math.fsum(spent))
 
 
-def _guard(weights: Array, regrets: Sequence[float | None]) -> float | None:
-    """What the rates may have moved a weighted sum by: no size's regret is let to cancel another's."""
-    known = [regret for regret in regrets if regret is not None]
-    return float(np.abs(weights) @ np.array(known)) if len(known) == len(regrets) else None
+def _weighted_regret(weights: Array, regrets: Regrets) -> float | None:
+    """Return what the rates may have moved a weighted sum by; None if unknown.
+
+    Regrets are added whatever the signs of the weights: one must not cancel another.
+    """
+    numbers = [regret for regret in regrets if regret is not None]
+    if len(numbers) < len(regrets):
+        return None
+    return float(np.abs(weights) @ np.array(numbers))
 
 
-def _line_at(at: float, centred: Array) -> Array:
-    """Weights of the fitted effect at a (centred) log10 size."""
-    row: Array = 1 / len(centred) + at * centred / np.sum(centred**2)
-    return row
+def _line_weights(at: float, centred: Array) -> Array:
+    """Return the weights of the fitted effect at a (centred) log10 size."""
+    weights: Array = 1 / len(centred) + at * centred / np.sum(centred**2)
+    return weights
 
 
-def _at(at: float, centred: Array, sizes: Sequence[float], effects: Effects, alpha: float) -> End:
-    found = _weigh(_line_at(at, centred), effects)
+def _fit_end(
+    at: float, centred: Array, sizes: Sequence[float], effects: Effects, alpha: float
+) -> End:
+    fitted = _weighted_sum(_line_weights(at, centred), effects)
     size = min(sizes) if at < 0 else max(sizes)
-    return End(float(size), found.value, found.interval(alpha))
+    return End(float(size), fitted.value, fitted.interval_at(alpha))
 
 
 def _lack_of_fit(centred: Array, effects: Effects) -> float | None:
-    """p that the effects lie on a line: the least of every size's distance from it, times the sizes
-    (Bonferroni).
+    """Return p that the effects lie on a line; None below three sizes.
 
-    Three sizes leave one degree of freedom, so that all three distances are one test.
+    It is the least p of every size's distance from the line, times the sizes (Bonferroni).
     """
     if len(set(centred.tolist())) < 3:
         return None
-    rows = np.eye(len(centred)) - np.array([_line_at(float(at), centred) for at in centred])
-    least = min(_weigh(row, effects).p() for row in rows)
-    return min(1.0, least * (1 if len(centred) == 3 else len(centred)))
+    lines = np.array([_line_weights(float(at), centred) for at in centred])
+    least = min(_weighted_sum(row, effects).p for row in np.eye(len(centred)) - lines)
+    # Three sizes leave one degree of freedom, so that all three distances are one test.
+    tests = 1 if len(centred) == 3 else len(centred)
+    return min(1.0, least * tests)
 
 
-def _sign(weights: Array, effects: Effects, regrets: Sequence[float | None], alpha: float) -> int:
-    """-1 or 1 where a weighted sum is there with that sign, beyond what the rates may have made of
-    it; else 0.
+def _seen_sign(weights: Array, effects: Effects, regrets: Regrets, alpha: float) -> int:
+    """Return −1 or 1 where a weighted sum is seen with that sign, beyond what the rates may have
+    made of it; else 0.
     """
-    found, guard = _weigh(weights, effects), _guard(weights, regrets)
-    if guard is None or abs(found.value) <= guard:
+    total, regret = _weighted_sum(weights, effects), _weighted_regret(weights, regrets)
+    if regret is None or abs(total.value) <= regret:
         return 0
-    beyond = found._replace(value=abs(found.value) - guard)
-    return 0 if beyond.p() >= alpha else 1 if found.value > 0 else -1
+    beyond_regret = total._replace(value=abs(total.value) - regret)
+    if beyond_regret.p >= alpha:
+        return 0
+    return 1 if total.value > 0 else -1
 
 
-def _word(
-    found: _Sum, guard: float | None, ends: Sequence[End], signs: Sequence[int], alpha: float
+def _choose_word(
+    slope: _Sum, regret: float | None, ends: Sequence[End], signs: _Signs, alpha: float
 ) -> tuple[Word, str]:
-    """The word, from the slope and the `signs` of slope, smallest size, middle and largest size.
-
-    The effect is larger at one end than at the other where the middle between them has the slope's
-    sign, so *grows* and
-    *fades* are said only where the middle is there too: that one end is there and the other is not
-        would not do.
-    """
+    """Return the word and its sentence."""
     first, last = ends
-    told = f"from {first.effect:+.4f} nats at {first.size:.3g} parameters to {last.effect:+.4f} at {last.size:.3g}"
-    if found.p() >= alpha:
-        return "neither", f"{told}: no slope was seen, which is not that there is none"
-    moves, smallest, middle, largest = signs
-    if not moves:
-        cost = (
-            "an unknown slope"
-            if guard is None
-            else f"a slope of up to {guard:.4f} nats per tenfold size"
-        )
-        return (
-            "uncertain",
-            f"{told}, but the choice of learning rates may have made {cost}: tune with more trials",
-        )
-    if smallest * largest < 0:
-        return "reverses", told
-    if not middle:
-        return "moves", told
-    return "grows" if middle == moves else "fades", told
+    path = (
+        f"from {first.effect:+.4f} nats at {first.size:.3g} parameters "
+        f"to {last.effect:+.4f} at {last.size:.3g}"
+    )
+    if slope.p >= alpha:
+        return "neither", f"{path}: no slope was seen, which is not that there is none"
+    if not signs.slope:
+        cost = "an unknown slope"
+        if regret is not None:
+            cost = f"a slope of up to {regret:.4f} nats per tenfold size"
+        reason = f"the choice of learning rates may have made {cost}: tune with more trials"
+        return "uncertain", f"{path}, but {reason}"
+    if signs.smallest * signs.largest < 0:
+        return "reverses", path
+    # The effect is larger at one end than at the other where the middle between them has the
+    # slope's sign, so the middle must be seen: that one end is seen and the other is not would not
+    # do.
+    if not signs.middle:
+        return "moves", path
+    return "grows" if signs.middle == signs.slope else "fades", path

@@ -8,32 +8,39 @@ BLOCK = 1_000_000
 
 
 def replication_seed(i: int) -> int:
-    """The seed of replicate `i` (0, 1, …), the same in every arm."""
-    return _within(i)
+    """Return the seed of replicate `i` (0, 1, …), the same in every arm."""
+    return _within_block(i)
+
+
+def replication_seeds(n: int) -> list[int]:
+    """Return the seeds of the `n` replicates by which a study is judged."""
+    return [replication_seed(i) for i in range(n)]
 
 
 def tuning_seed(i: int) -> int:
-    """Tuning seed `i`. One study's trials all use seed 0, so that rates and arms are compared on
-    one draw.
+    """Return tuning seed `i`.
+
+    One study's trials all use seed 0, so that rates and arms are compared on one draw.
     """
-    return BLOCK + _within(i)
+    return BLOCK + _within_block(i)
 
 
 def control_seed(i: int) -> int:
-    """The seed of the initial weights of the `i`-th A/A run; its batches and dropout are those of
-    replicate `i`.
+    """Return the seed of the initial weights of the `i`-th A/A run.
+
+    Its batches and dropout are those of replicate `i`.
     """
-    return 2 * BLOCK + _within(i)
+    return 2 * BLOCK + _within_block(i)
 
 
 def confirmation_seeds(n: int) -> list[int]:
-    """The block of replication seeds that a confirmation of n pairs is judged by: those after the
-    first block.
+    """Return the replication seeds that a confirmation of n pairs is judged by: those after the
+    first n.
     """
     return [replication_seed(n + i) for i in range(n)]
 
 
-def _within(i: int) -> int:
+def _within_block(i: int) -> int:
     if not 0 <= i < BLOCK:
         raise ValueError(f"seed index {i} is outside 0..{BLOCK - 1}")
     return i

@@ -1,6 +1,4 @@
-"""How much the loss of an arm depends on its learning rate (Wortsman et al. 2023): one number
-beside the curve.
-"""
+"""Learning-rate sensitivity of an arm (Wortsman et al. 2023): one number beside its rate curve."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,7 +13,7 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Of one arm, over the rates that all arms have tried."""
+    """Sensitivity of one arm, over the rates that all arms have tried."""
 
     value: float | None
     """Mean over the common grid of min(loss, loss at initialisation), less their least, in nats;
@@ -32,49 +30,46 @@ class Sensitivity:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
-def sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
-    """Learning-rate sensitivity of an arm over a grid that it shares with the others.
+def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:
+    """Measure the sensitivity of an arm over a grid that it shares with the others.
 
     Args:
-        points: the arm's tuning runs, their losses `capped`; rates outside the grid (midpoints) are
-            left out, since every arm has its own.
+        points: the arm's tuning runs, their losses capped by `cap_loss`; rates outside the grid
+            (midpoints) are left out, since every arm has its own.
         grid: `common_grid` of all arms.
 
     Refused (value None, with the reason): fewer than three common rates, or one at which this arm
     has no result.
     """
     rates = sorted(grid)
-    if len(rates) < FEWEST:
-        common = f"{len(rates)} rate{'' if len(rates) == 1 else 's'}"
-        return Sensitivity(
-            None, rates, reason=f"the arms have {common} in common, fewer than {FEWEST}"
-        )
-    at = {point.lr: point.loss for point in points}
-    if lacking := [rate for rate in rates if rate not in at]:
-        return Sensitivity(
-            None, rates, reason=f"no result at rate {', '.join(f'{rate:g}' for rate in lacking)}"
-        )
-    losses = [at[rate] for rate in rates]
+    n = len(rates)
+    if n < FEWEST:
+        common = f"{n} rate" if n == 1 else f"{n} rates"
+        reason = f"the arms have {common} in common, fewer than {FEWEST}"
+        return Sensitivity(None, rates, reason=reason)
+    loss_at = {point.lr: point.loss for point in points}
+    lacking = [f"{rate:g}" for rate in rates if rate not in loss_at]
+    if lacking:
+        return Sensitivity(None, rates, reason=f"no result at rate {', '.join(lacking)}")
+    # Less the arm's own best: an arm that is worse throughout is not more sensitive for that.
+    losses = [loss_at[rate] for rate in rates]
     best = min(losses)
-    return Sensitivity(
-        math.fsum(loss - best for loss in losses) / len(rates), rates, losses, best, len(rates)
-    )
+    excess = math.fsum(loss - best for loss in losses) / n
+    return Sensitivity(excess, rates, losses, best, n)
 
 
-def capped(loss: float | None, initial: float) -> float:
-    """min(loss, loss at initialisation) in nats; a loss that is not finite, or none, is that at
-    initialisation.
-    """
+def cap_loss(loss: float | None, initial: float) -> float:
+    """Return min(loss, loss at initialisation) in nats; the latter where no loss is finite."""
     return min(loss, initial) if loss is not None and math.isfinite(loss) else initial
 
 
 def common_grid(grids: Iterable[Sequence[float]]) -> list[float]:
-    """The rates that every arm's grid holds, ascending; arms with a center of their own may share
-    none.
+    """Return the rates that every arm's grid holds, ascending; arms with a center of their own may
+    share none.
     """
-    every = [set(rates) for rates in grids]
-    return sorted(set.intersection(*every)) if every else []
+    sets = [set(rates) for rates in grids]
+    return sorted(set.intersection(*sets)) if sets else []

@@ -1,17 +1,17 @@
-"""How often an arm does not train: diverged and stalled runs as a rate, with Wilson's interval."""
+"""Stability of an arm: the share of its runs that diverged or stalled, with an interval."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from andrea.verdict.records import Replicate
+from andrea.verdict.replicates import Replicate
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Stability:
-    """Of one arm, its tuning runs or its replicates."""
+    """Stability of one arm, of its tuning runs or its replicates."""
 
     n: int
     """Runs that ended by themselves: completed with a loss, or diverged. What crashed or is missing
@@ -26,23 +26,24 @@ class Stability:
     high: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
 
-def rates(outcomes: Sequence[Replicate]) -> Stability:
-    """Count, and say how far the count may stray.
+def measure_stability(runs: Sequence[Replicate]) -> Stability:
+    """Return the share of runs that did not train, with Wilson's interval.
 
     The interval takes the runs for independent and alike. Replicates are (over seeds); tuning runs
     are a choice of rates, over which the rate is an average, and whose interval is descriptive.
     """
-    diverged = sum(run.outcome == "diverged" for run in outcomes)
-    stalled = sum(run.unstable for run in outcomes) - diverged
+    diverged = sum(run.outcome == "diverged" for run in runs)
+    stalled = sum(run.unstable for run in runs) - diverged
     bad = diverged + stalled
-    n = bad + sum(run.good for run in outcomes)
+    n = bad + sum(run.good for run in runs)
     if n == 0:
         return Stability(0, 0, 0, None, None, None)
+    # Loading scipy.stats takes most of a second, and not every command comes here.
     from scipy import stats
 
-    found = stats.binomtest(bad, n).proportion_ci(LEVEL, method="wilson")
-    return Stability(n, diverged, stalled, bad / n, float(found.low), float(found.high))
+    interval = stats.binomtest(bad, n).proportion_ci(LEVEL, method="wilson")
+    return Stability(n, diverged, stalled, bad / n, float(interval.low), float(interval.high))

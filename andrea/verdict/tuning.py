@@ -1,4 +1,4 @@
-"""What tuning does next: a pure function from all points so far to the next generation of runs.
+"""Tuning step by step: a pure function from all points so far to the next generation of runs.
 
 The controller calls `next_step` with every finished tuning run, starts the runs that it names, and
 calls it again. Nothing is remembered in between, so a killed study decides the same when it is
@@ -15,13 +15,13 @@ from andrea.verdict.rates import (
     Choice,
     Point,
     Side,
-    best,
-    choose,
-    edge,
-    extension,
-    grid,
-    midpoints,
-    on_grid,
+    best_point,
+    choose_rate,
+    edge_of_best,
+    midpoint_rates,
+    points_on_grid,
+    rate_beyond,
+    rate_grid,
 )
 
 Phase = Literal["grid", "extension", "midpoint", "done"]
@@ -73,71 +73,81 @@ def next_step(
     `protocol.extensions` generations. An arm whose best is still at an edge gets no midpoints: its
     verdict is *inconclusive (rate at edge)* already.
     """
-    grids = {arm: grid(protocol.trials, (centers or {}).get(arm, protocol.center)) for arm in arms}
-    missing = _missing(arms, grids)
+    own_centers = centers or {}
+    grids = {arm: rate_grid(protocol.trials, own_centers.get(arm, protocol.center)) for arm in arms}
+    missing = _missing_rates(arms, grids)
     if missing:
         count = len(next(iter(grids.values())))
         note = f"{count} rates per arm" if centers else f"{count} rates common to all arms"
         return Decision("grid", 0, missing, grids, note=note)
-    untrainable = [arm for arm, points in arms.items() if best(on_grid(points, grids[arm])) is None]
-    alive = {arm: points for arm, points in arms.items() if arm not in untrainable}
+    trainable = {arm: points for arm, points in arms.items() if _best_on_grid(points, grids[arm])}
+    untrainable = [arm for arm in arms if arm not in trainable]
     if baseline in untrainable:
         return Decision("done", 0, {}, grids, {}, untrainable, "the baseline has no good trial")
+    # Every arm's grid grows where any arm's best is at an edge: no arm is searched where another
+    # is not.
     generation = 0
-    while generation < protocol.extensions and (sides := _sides(alive, grids)):
+    while generation < protocol.extensions and (pulls := _arms_at_edges(trainable, grids)):
         generation += 1
-        added = {arm: _beyond(rates, sides) for arm, rates in grids.items()}
-        grids = {arm: sorted([*rates, *added[arm]]) for arm, rates in grids.items()}
-        missing = _missing(alive, {arm: added[arm] for arm in alive})
+        longer = {arm: _extend_grid(rates, pulls) for arm, rates in grids.items()}
+        missing = _missing_rates(trainable, longer)
+        grids = longer
         if missing:
-            note = "; ".join(
-                f"best of {', '.join(who)} at the {side} edge" for side, who in sides.items()
-            )
+            notes = [f"best of {', '.join(who)} at the {side} edge" for side, who in pulls.items()]
+            note = "; ".join(notes)
             return Decision("extension", generation, missing, grids, {}, untrainable, note)
+    # Too few trials for a vertex have no use for midpoints either.
     hardly_tuned = protocol.trials < FULL_TRIALS
     if not hardly_tuned:
-        missing = _missing(
-            alive, {arm: _midpoints(points, grids[arm]) for arm, points in alive.items()}
-        )
+        generation += 1
+        midpoints = {arm: _midpoints(points, grids[arm]) for arm, points in trainable.items()}
+        missing = _missing_rates(trainable, midpoints)
         if missing:
             note = "two midpoints round the best of each arm"
-            return Decision("midpoint", generation + 1, missing, grids, {}, untrainable, note)
+            return Decision("midpoint", generation, missing, grids, {}, untrainable, note)
     choices = {
-        arm: choose(points, grids[arm], hardly_tuned=hardly_tuned) for arm, points in alive.items()
+        arm: choose_rate(points, grids[arm], hardly_tuned=hardly_tuned)
+        for arm, points in trainable.items()
     }
-    return Decision("done", generation + 2 - hardly_tuned, {}, grids, choices, untrainable)
+    return Decision("done", generation + 1, {}, grids, choices, untrainable)
 
 
-def _sides(
-    alive: Mapping[str, Sequence[Point]], grids: Mapping[str, Sequence[float]]
+def _best_on_grid(points: Sequence[Point], rates: Sequence[float]) -> Point | None:
+    return best_point(points_on_grid(points, rates))
+
+
+def _arms_at_edges(
+    arms: Mapping[str, Sequence[Point]], grids: Mapping[str, Sequence[float]]
 ) -> dict[Side, list[str]]:
-    """Sides of the grid at which some arm's best lies, with those arms."""
-    sides: dict[Side, list[str]] = {}
-    for arm, points in alive.items():
-        side = edge(points, grids[arm])
+    """Return the arms whose best lies at an edge of their grid, by side."""
+    at_edges: dict[Side, list[str]] = {}
+    for arm, points in arms.items():
+        side = edge_of_best(points, grids[arm])
         if side:
-            sides.setdefault(side, []).append(arm)
-    return sides
+            at_edges.setdefault(side, []).append(arm)
+    return at_edges
 
 
-def _beyond(rates: Sequence[float], sides: Collection[Side]) -> list[float]:
-    """The rates half a decade beyond a grid, low side first."""
-    ends: tuple[Side, ...] = ("low", "high")
-    return [extension(rates, side) for side in ends if side in sides]
+def _extend_grid(rates: Sequence[float], sides: Collection[Side]) -> list[float]:
+    """Return the grid with the rate half a decade beyond it at each of these sides."""
+    return sorted([*rates, *(rate_beyond(rates, side) for side in sides)])
 
 
 def _midpoints(points: Sequence[Point], rates: Sequence[float]) -> list[float]:
-    top = best(on_grid(points, rates))
-    return midpoints(rates, top.lr) if top and not edge(points, rates) else []
+    best = _best_on_grid(points, rates)
+    if best is None or edge_of_best(points, rates):
+        return []
+    return midpoint_rates(rates, best.lr)
 
 
-def _missing(
-    arms: Mapping[str, Sequence[Point]], wanted: Mapping[str, Sequence[float]]
+def _missing_rates(
+    arms: Mapping[str, Sequence[Point]], planned: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
-    """Wanted rates that have no point yet; arms that lack none are left out."""
+    """Return the planned rates that have no point yet; arms that lack none are left out."""
     missing = {}
-    for arm, rates in wanted.items():
-        tried = {p.lr for p in arms[arm]}
-        if lacking := [lr for lr in rates if lr not in tried]:
+    for arm, points in arms.items():
+        tried = {point.lr for point in points}
+        lacking = [rate for rate in planned[arm] if rate not in tried]
+        if lacking:
             missing[arm] = lacking
     return missing

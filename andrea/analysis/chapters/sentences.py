@@ -8,7 +8,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables.frames import UNFINISHED
 from andrea.analysis.tables.summaries import lost, still_falling
 from andrea.text import numbers as text
-from andrea.verdict.records import METHOD
+from andrea.verdict.judgement import METHOD
 
 RATE, REGIME = (
     "at the rate this protocol chose for each arm",
@@ -163,9 +163,8 @@ def not_done(study: Study) -> list[str]:
         )
     if judged and int(judged.get("method") or 1) < METHOD:
         lines.append(
-            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: andrea "
-            "report --regrade judges "
-            "the stored runs again and says what changes."
+            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: the study's "
+            "command, given again, judges the stored runs by it."
         )
     return lines
 
@@ -176,7 +175,7 @@ def simultaneous(study: Study) -> str:
 
 
 STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-"""What *stalled* means: `andrea.training.outcome.STALL_SHARE`."""
+"""What *stalled* means: `andrea.training.run_ending.STALL_SHARE`."""
 
 
 def did_not_train(study: Study) -> str:

@@ -13,7 +13,7 @@ from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
 from andrea.text import numbers as text
-from andrea.verdict.scaling import Slope, slope
+from andrea.verdict.scaling import Slope, fit_slope
 
 Group = list[Study]
 """Studies of one ablation, from the smallest to the largest, no size twice."""
@@ -115,7 +115,7 @@ def _slope(group: Group, arm: str, alpha: float) -> Slope:
         return Slope(
             "refused", f"{'one size has' if group else 'no size has'} a mean that can be compared"
         )
-    return slope([size(study) for study in group], effects, regrets, alpha)
+    return fit_slope([size(study) for study in group], effects, regrets, alpha)
 
 
 def _row(study: Study, arm: str, found: Slope) -> dict[str, Any]:

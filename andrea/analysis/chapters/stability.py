@@ -22,8 +22,8 @@ from andrea.analysis.figures.marks import (
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
-from andrea.verdict.records import Replicate
-from andrea.verdict.stability import rates
+from andrea.verdict.replicates import Replicate
+from andrea.verdict.stability import measure_stability
 
 PHASES = {"tune": "tuning", "replicate": "replicates"}
 """Phases in which runs are counted."""
@@ -38,7 +38,9 @@ def table(study: Study) -> pd.DataFrame:
         for phase in PHASES:
             runs = study.runs[(study.runs["arm"] == arm) & (study.runs["phase"] == phase)]
             if len(runs):
-                counted = rates([_ended(run) for run in runs.to_dict("records")]).to_dict()
+                counted = measure_stability(
+                    [_ended(run) for run in runs.to_dict("records")]
+                ).to_dict()
                 rows.append({"arm": arm, "label": study.label(arm), "phase": phase, **counted})
     frame = pd.DataFrame(
         rows, columns=["arm", "label", "phase", "n", "diverged", "stalled", "rate", "low", "high"]

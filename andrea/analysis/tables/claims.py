@@ -99,7 +99,7 @@ def catalogued() -> list[Claim]:
     ablate` says why).
     """
     found = []
-    for entry in catalogue.entries("ablations"):
+    for entry in catalogue.list_entries("ablations"):
         try:
             asked = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, yaml.YAMLError):

@@ -10,7 +10,6 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
 from andrea.analysis.tables.frames import with_number_types
 from andrea.text import numbers as text
-from andrea.verdict.paired import holm
 
 BOARD = {
     "ablation": "str: bare name of the study",

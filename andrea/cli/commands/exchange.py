@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
 from andrea.errors import StudyError, UserError
 
@@ -43,7 +43,7 @@ def export_hf(
         typer.Option(
             "--arch",
             metavar="NAME",
-            autocompletion=complete.architectures,
+            autocompletion=completion.architecture_names,
             help="Architecture; default: the first that computes the model.",
         ),
     ] = None,
@@ -62,9 +62,9 @@ def export_hf(
     there.
     """
     from andrea.model.hf.convert import export_hf as write
-    from andrea.model.hf.registry import known
+    from andrea.model.hf.registry import find_architecture
 
-    chosen = known(arch) if arch else None
+    chosen = find_architecture(arch) if arch else None
     model, files, end, missing = _source(source, runs)
     name, notes = write(model, out, chosen, dtype, end, files)
     notes += [missing] if missing else []
@@ -109,7 +109,7 @@ def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None,
     Raises:
         UserError: there is no such run or folder, or it is not whole.
     """
-    from andrea.cli.stores import reading
+    from andrea.cli.stores import open_store
     from andrea.model.folder import load_model
     from andrea.training.load import load_run_model
 
@@ -123,7 +123,7 @@ def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None,
         )
     if Path(source).name != source:
         raise UserError(f"{source}: no such folder")
-    model, config, data = load_run_model(reading(runs), source)
+    model, config, data = load_run_model(open_store(runs), source)
     return model, *_tokenizer_of(data, config.model.context)
 
 
@@ -135,7 +135,7 @@ def _tokenizer_of(data: Path, context: int) -> tuple[dict[str, Any], int | None,
 
     description = read_mapping(data / "tokenizer.json") or {}
     try:
-        end = tokenizers.load(description).end
+        end = tokenizers.make_tokenizer(description).end
     except StudyError:
         return {}, None, f"no tokenizer: the run's data in {data} are gone or damaged"
     return tokenizer_files(description, context), end, None
@@ -148,10 +148,10 @@ def _tokenizer_beside(folder: Path) -> dict[str, Any]:
         UserError: one is damaged.
     """
     from andrea.data.portable import SETTINGS, TOKENIZER
-    from andrea.model.folder import read_object
+    from andrea.model.folder import read_json_object
 
     there = [name for name in (TOKENIZER, SETTINGS) if (folder / name).is_file()]
-    return {name: read_object(folder / name) for name in there}
+    return {name: read_json_object(folder / name) for name in there}
 
 
 def _written(folder: Path) -> list[str]:
@@ -161,9 +161,9 @@ def _written(folder: Path) -> list[str]:
 def _show(out: Path, model: "GPT", told: dict[str, Any], as_json: bool) -> None:
     """What was written, as a table or as JSON."""
     from andrea.cli.show.output import print_json, table
-    from andrea.model.accounting import total
+    from andrea.model.accounting import count_parameters
 
-    told = {"folder": str(out), "parameters": total(model.config), **told}
+    told = {"folder": str(out), "parameters": count_parameters(model.config).total, **told}
     if as_json:
         print_json(told | {"model": model.config.model_dump(mode="json")})
         return

@@ -46,10 +46,10 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
     if kind == "variants":
         return _variants()
     if kind == "studies":
-        from andrea.cli.stores import reading
+        from andrea.cli.stores import open_store
         from andrea.store.studies import studies
 
-        store = reading(runs)
+        store = open_store(runs)
         return [
             {"name": s.path.name, "about": str(s.about.get("kind")), "origin": str(s.path)}
             for s in studies(store)
@@ -62,7 +62,7 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
             "about": entry.title or "(cannot be read)",
             "origin": entry.origin + (", hides the shipped one" if entry.shadows else ""),
         }
-        for entry in catalogue.entries(kind)
+        for entry in catalogue.list_entries(kind)
     ]
 
 
@@ -103,5 +103,5 @@ def _preset(name: str) -> dict[str, Any]:
         f"{config.n_layer} blocks, d {config.d_model}, {config.n_head} heads, T {config.context}"
     )
     # A billion parameters is B in this field, a billion operations G.
-    total = big(describe(config)["total"]).replace("G", "B")
+    total = big(describe(config).parameters.total).replace("G", "B")
     return {"name": name, "about": f"{shape}: {total} parameters", "origin": "shipped"}

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import Debug, Json, Settings, Variants, examples
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
     from andrea.model.size_matching import Setting
+    from andrea.model.summary import ComparedModel, MatchedModel, ModelSummary
 
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
 
@@ -62,7 +63,7 @@ def show(
         str,
         typer.Argument(
             metavar="PRESET",
-            autocompletion=complete.models,
+            autocompletion=completion.model_expressions,
             help=f"A preset; settings may follow a colon, {FORM}.",
         ),
     ],
@@ -74,15 +75,15 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Parameters by part, FLOPs per token and memory of a preset."""
-    from andrea.cli.settings import know_variants
+    from andrea.cli.settings import load_variants
     from andrea.cli.show.output import print_json
     from andrea.model.summary import describe
 
-    know_variants(variants)
+    load_variants(variants)
     cfg = configured(preset, settings or [])
     sound({preset: cfg}, variants)
-    described = describe(cfg, batch, preset, optimizer)
-    print_json(described) if as_json else typer.echo(as_text(described))
+    summary = describe(cfg, batch, preset, optimizer)
+    print_json(summary.to_json()) if as_json else typer.echo(as_text(summary))
 
 
 @app.command("compare", epilog=COMPARE)
@@ -91,7 +92,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            autocompletion=complete.models,
+            autocompletion=completion.model_expressions,
             help=f"Presets; a model's own settings follow a colon, {FORM}.",
         ),
     ],
@@ -103,10 +104,9 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Models side by side; --set holds for all of them."""
-    from andrea.cli.settings import know_variants
+    from andrea.cli.settings import load_variants
     from andrea.cli.show.output import print_json
-    from andrea.model.summary import compare as compared
-    from andrea.model.summary import fits
+    from andrea.model.summary import compare_models, match_models
 
     if by and not match:
         raise UserError(
@@ -114,23 +114,44 @@ def compare(
         )
     if match and len(models) < 2:
         raise UserError(f"--match {match}: name the model to be matched, then others")
-    know_variants(variants)
+    load_variants(variants)
     if twice := [model for model in dict.fromkeys(models) if models.count(model) > 1]:
         raise UserError(f"{', '.join(twice)}: named twice; name each model once")
-    asked = {model: configured(model, settings or []) for model in models}
-    sound(asked, variants)
-    rows = compared(asked)
-    solved = fits(asked, match, by or "mlp_width") if match else []
-    for row in solved:
-        if row.get("became", row.get("was")) != row.get("was"):
-            row["entry"] = entry(row["name"], settings or [], by or "mlp_width", row["became"])
+    cfgs = {model: configured(model, settings or []) for model in models}
+    sound(cfgs, variants)
+    compared = compare_models(cfgs)
+    matched = match_models(cfgs, match, by or "mlp_width") if match else []
+    entries = {
+        model.name: entry(model.name, settings or [], model.fitted.setting, model.fitted.became)
+        for model in matched
+        if model.fitted and model.fitted.became != model.fitted.was
+    }
     if as_json:
-        found = {row.pop("name"): row for row in solved}
-        print_json([row | ({"match": found.get(row["name"])} if match else {}) for row in rows])
-    else:
-        typer.echo(
-            "\n\n".join([comparison(rows), *([matches(solved, models[0], match)] if match else [])])
-        )
+        print_json(comparison_json(compared, matched, entries))
+        return
+    parts = [comparison(compared)]
+    if match:
+        parts.append(matches(matched, entries, models[0], match))
+    typer.echo("\n\n".join(parts))
+
+
+def comparison_json(
+    compared: "Sequence[ComparedModel]",
+    matched: "Sequence[MatchedModel]",
+    entries: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Return one object per model; with `--match` each says what it would be solved for, the first
+    null.
+    """
+    rows = [model.to_json() for model in compared]
+    if matched:
+        solved: dict[str, dict[str, Any]] = {}
+        for model in matched:
+            copied = {"entry": entries[model.name]} if model.name in entries else {}
+            solved[model.name] = model.to_json() | copied
+        for row in rows:
+            row["match"] = solved.get(row["name"])
+    return rows
 
 
 def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
@@ -140,12 +161,12 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
     """
-    from andrea.cli.settings import of_model_alone, run_config
+    from andrea.cli.settings import build_run_config, require_model_settings
 
-    of_model_alone(settings)
+    require_model_settings(settings)
     preset, colon, own = model.partition(":")
     if not colon:
-        return run_config(preset, settings, where="").model
+        return build_run_config(preset, settings, preset_option="").model
     parts = [part.strip() for part in own.split(",")]
     given = [part.partition("=")[0].strip().removeprefix("model.") for part in parts]
     if not all("=" in part for part in parts) or not all(name.isidentifier() for name in given):
@@ -156,17 +177,20 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     if twice := [name for name in dict.fromkeys(given) if given.count(name) > 1]:
         raise UserError(f"{model}: {', '.join(twice)} is given twice")
     overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
-    return run_config(preset, [*settings, *overrides], where=f"{model}: ", said=model).model
+    config = build_run_config(
+        preset, [*settings, *overrides], preset_option=f"{model}: ", settings_option=model
+    )
+    return config.model
 
 
 def entry(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:
     """The model as it is named with the solved setting in it; a width takes the place of what it
     would follow from.
     """
-    from andrea.model.size_matching import change
+    from andrea.model.size_matching import changed_settings
 
     preset, _, own = model.partition(":")
-    changed, before = change(by, value), configured(preset, settings)
+    changed, before = changed_settings(by, value), configured(preset, settings)
     parts = [part.strip().removeprefix("model.") for part in own.split(",") if part]
     kept = [part for part in parts if part.partition("=")[0].strip() not in changed]
     added = [
@@ -191,94 +215,88 @@ def sound(asked: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
         rehearse(cfg.model_copy(update={"n_layer": 1}), name)
 
 
-def as_text(described: dict[str, Any]) -> str:
+def as_text(summary: "ModelSummary") -> str:
     """The tables of `andrea model show`: the tree of parts, then costs, then notes."""
     from andrea.cli.show.output import size, table
     from andrea.text.numbers import big
 
-    tree = [
-        [
-            "  " * row["depth"]
-            + row["name"]
-            + (f" × {row['times']}" if row["times"] > 1 and row["depth"] < 1 else ""),
-            " × ".join(f"{n:,}" for n in row["shape"]) if row["shape"] else row["about"] or "",
-            f"{row['parameters']:,}",
-            f"{row['share']:.1%}",
-            big(row["flops"]) if row["flops"] else "",
-        ]
-        for row in described["rows"]
-    ]
-    tree.append(
-        ["total", "", f"{described['total']:,}", "", big(described["flops_per_token"]["forward"])]
-    )
-    tree.append(["without embeddings and head", "", f"{described['non_embedding']:,}", "", ""])
+    tree = []
+    for row in summary.rows:
+        times = f" × {row.times}" if row.times > 1 and row.depth < 1 else ""
+        shape = " × ".join(f"{n:,}" for n in row.shape) if row.shape else row.about or ""
+        flops = big(row.flops) if row.flops else ""
+        name = f"{'  ' * row.depth}{row.name}{times}"
+        tree.append([name, shape, f"{row.parameters:,}", f"{row.share:.1%}", flops])
+    counts, flops_per_token = summary.parameters, summary.flops_per_token
+    tree.append(["total", "", f"{counts.total:,}", "", big(flops_per_token.forward)])
+    tree.append(["without embeddings and head", "", f"{counts.non_embedding:,}", "", ""])
     costs = [
-        [f"FLOPs per token, {kind}", big(described["flops_per_token"][kind])]
-        for kind in ("forward", "backward")
+        ["FLOPs per token, forward", big(flops_per_token.forward)],
+        ["FLOPs per token, backward", big(flops_per_token.backward)],
     ]
-    batch = described["batch_size"]
-    kinds = {"optimizer": f"{described['optimizer']}'s moments"}
-    memory = described["memory"].items()
-    costs += [[f"memory at batch {batch}, {kinds.get(kind, kind)}", size(n)] for kind, n in memory]
+    memory = summary.memory._asdict() | {"total": summary.memory.total}
+    for kind, n_bytes in memory.items():
+        name = f"{summary.optimizer}'s moments" if kind == "optimizer" else kind
+        costs.append([f"memory at batch {summary.batch_size}, {name}", size(n_bytes)])
+    header = (summary.preset or "", "shape or kind", "parameters", "share", "FLOPs/token, forward")
     parts = [
-        table(
-            tree,
-            (described["preset"], "shape or kind", "parameters", "share", "FLOPs/token, forward"),
-            right=(1, 2, 3, 4),
-        ),
+        table(tree, header, right=(1, 2, 3, 4)),
         table(costs, ("cost", ""), right=(1,)),
-        *described["notes"],
+        *summary.notes,
     ]
     return "\n\n".join(parts)
 
 
-def comparison(rows: list[dict[str, Any]]) -> str:
+def comparison(models: "Sequence[ComparedModel]") -> str:
     """Models as columns, parameters and FLOPs (forward and backward) as rows."""
     from andrea.cli.show.output import table
     from andrea.text.numbers import big
 
-    hidden = ("name", "notes", "difference", "flops_difference", "flops_per_token")
-    names = [key for key in rows[0] if key not in hidden]
-    lines: list[list[str]] = [
-        [name.replace("_", " "), *(f"{row[name]:,}" for row in rows)] for name in names
+    lines: list[list[str]] = []
+    for group in models[0].parameters._fields:
+        counts = [getattr(model.parameters, group) for model in models]
+        lines.append([group.replace("_", " "), *(f"{count:,}" for count in counts)])
+    others = models[1:]
+    lines += [
+        ["total", *(f"{model.parameters.total:,}" for model in models)],
+        ["non embedding", *(f"{model.parameters.non_embedding:,}" for model in models)],
+        ["training FLOPs per token", *(big(model.flops_per_token) for model in models)],
+        ["parameters against the first", "", *(against(model.difference) for model in others)],
+        ["FLOPs against the first", "", *(against(model.flops_difference) for model in others)],
     ]
-    lines.append(["training FLOPs per token", *(big(row["flops_per_token"]) for row in rows)])
-    lines.append(
-        ["parameters against the first", *("", *(against(row["difference"]) for row in rows[1:]))]
-    )
-    lines.append(
-        ["FLOPs against the first", *("", *(against(row["flops_difference"]) for row in rows[1:]))]
-    )
-    text = table(lines, ("", *(row["name"] for row in rows)), right=range(1, len(rows) + 1))
-    notes = [f"{row['name']}: {note}" for row in rows for note in row["notes"]]
+    names = ("", *(model.name for model in models))
+    text = table(lines, names, right=range(1, len(models) + 1))
+    notes = [f"{model.name}: {note}" for model in models for note in model.notes]
     return "\n\n".join([text, *notes])
 
 
-def matches(solved: list[dict[str, Any]], first: str, on: Literal["params", "flops"]) -> str:
+def matches(
+    matched: "Sequence[MatchedModel]",
+    entries: Mapping[str, str],
+    first: str,
+    on: Literal["params", "flops"],
+) -> str:
     """What the later models would be solved for, and how near that comes."""
     from andrea.cli.show.output import table
     from andrea.model.size_matching import UNITS
     from andrea.text.numbers import relative
 
     lines = []
-    for row in solved:
-        if "became" in row:
-            kept = row["was"] == row["became"]
-            change = f"{row['was']:,} as it is" if kept else f"{row['was']:,} → {row['became']:,}"
-            lines.append(
-                [row["name"], change, *(relative(share) for share in row["deviation"].values())]
-            )
-        else:
-            lines.append([row["name"], "no value changes it", "", ""])
+    for model in matched:
+        if model.fitted is None:
+            lines.append([model.name, "no value changes it", "", ""])
+            continue
+        was, became = model.fitted.was, model.fitted.became
+        change = f"{was:,} as it is" if was == became else f"{was:,} → {became:,}"
+        lines.append([model.name, change, *(relative(share) for share in model.deviation.values())])
     header = (
         f"nearest to {first} in {UNITS[on]}",
-        solved[0]["setting"],
+        matched[0].setting,
         "parameters",
         UNITS["flops"],
     )
-    copied = [row["entry"] for row in solved if "entry" in row]
-    shown = [f"to copy: {' '.join(copied)}"] if copied else []
-    return "\n".join([table(lines, header, right=(1, 2, 3)), *shown])
+    text = table(lines, header, right=(1, 2, 3))
+    return f"{text}\nto copy: {' '.join(entries.values())}" if entries else text
 
 
 def against(per_cent: float) -> str:

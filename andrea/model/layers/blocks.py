@@ -1,7 +1,7 @@
 """The blocks: two sublayers, norms where the placement has them, and two joins with the residual
 stream.
 
-Every block says in `stages` what the stream is after attention and after the MLP; its output is the
+Every block returns from `stages` the stream after attention and after the MLP; its output is the
 last of them. Plain modules, so that `torch.func.functional_call` and `vmap` carry them.
 
 Shapes: B sequences, T positions, C = d_model.
@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(cfg.dropouts.residual)
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
-        """The stream after attention, and after the MLP."""
+        """Return the stream after attention and after the MLP, both [B, T, C]."""
         raise NotImplementedError
 
     def forward(self, x_BTC: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class PostNormBlock(Block):
 
 
 class SandwichBlock(Block):
-    """What a sublayer reads is normalized, and what it adds."""
+    """The input of a sublayer is normalized, and so is its output."""
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
         middle = self.join1(x_BTC, self.dropout(self.after1(self.attn(self.norm1(x_BTC)))))
@@ -72,7 +72,7 @@ class SandwichBlock(Block):
 
 
 class ResPostNormBlock(Block):
-    """What a sublayer adds is normalized, what it reads is not."""
+    """The output of a sublayer is normalized, its input is not."""
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
         middle = self.join1(x_BTC, self.dropout(self.norm1(self.attn(x_BTC))))
@@ -84,6 +84,7 @@ class DeepNormBlock(Block):
 
     def __init__(self, cfg: ModelSettings, sites: Sequence[str] = ("norm1", "norm2")) -> None:
         super().__init__(cfg, sites)
+        # Wang et al. 2022, figure 2: the constant of a decoder of L blocks.
         self.alpha = float((2 * cfg.n_layer) ** 0.25)
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +98,11 @@ class ParallelBlock(Block):
     """
 
     def stages(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
-        read = self.norm1(x_BTC)
-        middle = self.join1(x_BTC, self.dropout(self.attn(read)))
-        if hasattr(self, "norm2"):
-            read = self.norm2(x_BTC)
-        return middle, middle + self.join2.scale(self.dropout(self.mlp(read)))
+        normed = self.norm1(x_BTC)
+        middle = self.join1(x_BTC, self.dropout(self.attn(normed)))
+        if hasattr(self, "norm2"):  # GPT-NeoX has a norm of its own for the MLP, GPT-J has not
+            normed = self.norm2(x_BTC)
+        return middle, middle + self.join2.scale(self.dropout(self.mlp(normed)))
 
 
 class NoNormBlock(Block):

@@ -8,17 +8,16 @@ from andrea.model.settings import ModelSettings
 
 
 class DynamicTanh(nn.Module):
-    """`weight · tanh(alpha · x) + bias`; alpha is one learned number, weight and bias are there as
-    the norm's are.
+    """`weight · tanh(alpha · x) + bias`, alpha one learned number; `norm_affine` and `norm_bias`
+    say whether weight and bias are there.
     """
 
     def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.full((1,), cfg.dyt_alpha))
         self.weight = nn.Parameter(torch.ones(cfg.d_model)) if cfg.norm_affine else None
-        self.bias = (
-            nn.Parameter(torch.zeros(cfg.d_model)) if cfg.norm_affine and cfg.biases.norm else None
-        )
+        has_bias = cfg.norm_affine and cfg.biases.norm
+        self.bias = nn.Parameter(torch.zeros(cfg.d_model)) if has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(self.alpha * x)
@@ -32,6 +31,7 @@ class OffsetRMSNorm(nn.Module):
 
     def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
+        # The distance to 1, as in Gemma's files: 1 + (g − 1) is not every g in float32.
         self.offset = nn.Parameter(torch.zeros(cfg.d_model))
         self.eps = cfg.norm_eps
 

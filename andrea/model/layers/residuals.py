@@ -1,4 +1,4 @@
-"""Joins of the residual stream x and a branch f; `scale` is what they do to the branch alone."""
+"""Joins of the residual stream x and a branch f, both [B, T, C]."""
 
 import math
 
@@ -12,7 +12,7 @@ class Join(nn.Module):
     """`x + f`."""
 
     def scale(self, branch: Tensor) -> Tensor:
-        """What the stream gets of a branch."""
+        """Return what is added to the stream of a branch."""
         return branch
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ class Join(nn.Module):
 
 
 class Replace(Join):
-    """`f`: what came in is gone."""
+    """`f`: the stream is replaced."""
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
         return branch
@@ -31,6 +31,7 @@ class ReZeroJoin(Join):
 
     def __init__(self) -> None:
         super().__init__()
+        # At 0 every block is the identity, at any depth and without any norm.
         self.alpha = nn.Parameter(torch.zeros(1))
 
     def scale(self, branch: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class ScaledJoin(Join):
 
     def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
-        self.factor = 1 / math.sqrt(2 * cfg.n_layer)
+        self.factor = 1 / math.sqrt(2 * cfg.n_layer)  # a stream takes in 2L branches
 
     def scale(self, branch: Tensor) -> Tensor:
         return self.factor * branch

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from andrea.config import RunConfig, build, once
+from andrea.config import RunConfig, build, refuse_twice
 from andrea.data.config import DataConfig
 from andrea.data.prepared import Prepared
 from andrea.errors import StudyError, UserError
@@ -27,7 +27,7 @@ from andrea.study.plan.plan import ArmPlan, Plan, Request
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Sized, matched
 from andrea.study.question.sweep import Sweep
-from andrea.study.stages.controls import ruler_tokens
+from andrea.study.stages.controls import positive_control_tokens
 
 Progress = Callable[[str], None]
 OPTIONS = {
@@ -77,7 +77,7 @@ def plan(request: Request, store: RunStore | None = None, progress: Progress | N
 
     data, say = next(iter(asked.values())).data, progress or (lambda line: None)
     prepared = _prepare(data, store, say, settle)
-    fewest = min(prepared.meta["tokens"][part] for part in ("tune", "verdict"))
+    fewest = min(prepared.meta.tokens[part] for part in ("tune", "verdict"))
     if fewest < data.eval_tokens:
         say(
             f"data.eval_tokens {data.eval_tokens:,}: only {fewest:,} tokens are there to be judged "
@@ -103,7 +103,7 @@ def _beside(request: Request, plan: Plan) -> Extras:
     folder = plan.store and StudyFolder(plan.store.root / "studies" / plan.folder_name)
     known = folder.load_extras() if folder and plan.kind == "ablation" else Extras()
     if (request.beside | known).controls:
-        ruler_tokens(plan.arms[str(plan.baseline)].config, 0.5)
+        positive_control_tokens(plan.arms[str(plan.baseline)].config, 0.5)
     return request.beside | known
 
 
@@ -113,7 +113,7 @@ def _overridden(request: Request) -> Ablation | Sweep:
     for option, key in OPTIONS.items():
         asked = getattr(request, option)
         if asked not in (None, "auto") and (key.startswith("train.") or isinstance(spec, Ablation)):
-            once(f"--{option}", key, settings)
+            refuse_twice(f"--{option}", key, settings)
             settings[key] = asked
     try:
         changed = spec.override(settings, request.preset) if settings or request.preset else spec
@@ -251,11 +251,11 @@ def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Size
 
 
 def _arm(label: str, asked: RunConfig, config: RunConfig, sized: Sized | None) -> ArmPlan:
-    from andrea.model.accounting import flops_per_token, parameters
+    from andrea.model.accounting import count_parameters, flops_per_token
 
     model = sized.model if sized else config.model
     config = config.model_copy(update={"model": model})
-    counts, flops = parameters(model), flops_per_token(model).total
+    counts, flops = count_parameters(model)._asdict(), flops_per_token(model).total
     deviation, solved = (sized.deviation, sized.solved) if sized else ({}, None)
     return ArmPlan(label, asked, config, counts, flops, deviation, solved)
 
@@ -318,7 +318,7 @@ def freeze(plan: Plan, store: RunStore) -> StudyFolder:
 
 
 def _write(plan: Plan, path: Path) -> None:
-    from andrea.training.identity import env
+    from andrea.training.identity import run_environment
 
     now = datetime.now(UTC)
     asked = {"kind": plan.kind, "name": plan.name, **plan.spec.model_dump(mode="json")}
@@ -353,7 +353,7 @@ def _write(plan: Plan, path: Path) -> None:
         "frozen_at": now.isoformat(timespec="seconds"),
         "exploratory": False,
         "variants": plan.variants.name if plan.variants else None,
-        "versions": env(device),
+        "versions": run_environment(device).to_json(),
     }
     write_json(path / "resolved.json", resolved)
     key = digest({"name": plan.name, "digest": plan.digest})

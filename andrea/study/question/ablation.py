@@ -23,13 +23,13 @@ from pydantic import (
     field_validator,
 )
 
-from andrea.config import RunConfig, build, dotted, faults, merge
+from andrea.config import RunConfig, build, dotted, list_faults, merge
 from andrea.errors import nearest
 from andrea.study.question.arms import LONGEST, Arm, ArmName, Levels, product
 from andrea.study.question.matching import Match
 from andrea.study.question.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.question.yamlspec import Where
-from andrea.verdict.design import cell, cells
+from andrea.verdict.design import cell_name, cells
 from andrea.verdict.protocol import Protocol
 
 LR = "the protocol tunes the learning rate of every arm alike; protocol.center moves the grid"
@@ -265,7 +265,7 @@ class Ablation(Sections):
         try:
             Protocol.model_validate({**self.protocol.model_dump(), "center": center})
         except ValidationError as error:
-            return faults(Protocol, error)[0]
+            return list_faults(Protocol, error)[0]
         return None
 
     def _differing(self, arms: Iterable[Arm]) -> list[str]:
@@ -279,7 +279,7 @@ class Ablation(Sections):
         arms, factors = content.get("arms"), content.get("factors")
         baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
         if isinstance(factors, dict):
-            baseline = cell(
+            baseline = cell_name(
                 [next(iter(levels), "") for levels in factors.values() if isinstance(levels, dict)]
             )
         return {

@@ -13,9 +13,16 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from andrea.errors import UserError
-from andrea.model import accounting
+from andrea.model.accounting import count_parameters
 from andrea.model.config import ModelConfig
-from andrea.model.size_matching import SAYS, UNITS, Quantity, deviation, fit, quantity
+from andrea.model.size_matching import (
+    DETERMINING,
+    UNITS,
+    Quantity,
+    fit_setting,
+    relative_excess,
+    size_of,
+)
 from andrea.schema import Frozen
 
 Counts = Mapping[str, int]
@@ -120,7 +127,7 @@ def matched(
     if faults and match.on != "none":
         raise UserError(
             f"match.on {match.on}, tolerance {match.tolerance:.2%}: baseline {baseline} has "
-            f"{quantity(base, match.on):,.0f} {UNITS[match.on]}, {'; '.join(faults)}; "
+            f"{size_of(base, match.on):,.0f} {UNITS[match.on]}, {'; '.join(faults)}; "
             f"{_mend(match)}"
         )
     return found
@@ -130,22 +137,22 @@ def _sized(
     arm: str, model: ModelConfig, base: ModelConfig, match: Match, chosen: Collection[str]
 ) -> Sized | str:
     """An arm as it is compared, or what stands against it."""
-    asked = Sized(model, deviation(model, base))
+    asked = Sized(model, relative_excess(model, base))
     if match.on == "none" or _within(asked, match):
         return asked
     said = _said(arm, model, base, match.on)
     if match.by == "nothing":
         return said
     try:
-        solution = fit(model, quantity(base, match.on), match.on, match.by)
+        solution = fit_setting(model, size_of(base, match.on), match.on, match.by)
     except UserError as error:
         raise UserError(f"arm {arm}: {error}") from error
     if solution is None:
         return f"{said}, and no model.{match.by} changes that"
     solved = Solved(f"model.{match.by}", solution.was, solution.became, asked.deviation)
-    sized = Sized(solution.config, deviation(solution.config, base), solved)
+    sized = Sized(solution.config, relative_excess(solution.config, base), solved)
     would = f"{solved.setting} {solved.became:,} ({sized.deviation[match.on]:+.2%})"
-    if own := [f"model.{key}" for key in SAYS[match.by] if f"model.{key}" in chosen]:
+    if own := [f"model.{key}" for key in DETERMINING[match.by] if f"model.{key}" in chosen]:
         better = (
             f"leave it out for {would}"
             if _within(sized, match)
@@ -162,13 +169,17 @@ def _within(sized: Sized, match: Match) -> bool:
 
 def _said(arm: str, model: ModelConfig, base: ModelConfig, on: Quantity) -> str:
     """How much an arm has, by how much that is off, and in parameters where."""
-    share = f"{deviation(model, base)[on]:+.1%}"
+    share = f"{relative_excess(model, base)[on]:+.1%}"
     if on == "params":
         groups = differences(
-            {"base": accounting.parameters(base), arm: accounting.parameters(model)}, "base"
+            {
+                "base": count_parameters(base)._asdict(),
+                arm: count_parameters(model)._asdict(),
+            },
+            "base",
         )[arm]
         share += ": " + ", ".join(f"{group} {n:+,}" for group, n in groups.items())
-    return f"{arm} has {quantity(model, on):,.0f} ({share})"
+    return f"{arm} has {size_of(model, on):,.0f} ({share})"
 
 
 def _mend(match: Match) -> str:

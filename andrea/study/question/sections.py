@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema, field_validator
 
-from andrea.config import RunConfig, build, dotted, full_name, merge
-from andrea.config import faults as faults_of
+from andrea.config import RunConfig, build, dotted, full_name, list_faults, merge
 from andrea.data.config import DataConfig
 from andrea.errors import UserError, did_you_mean, nearest
 from andrea.model.config import ModelConfig
@@ -207,7 +206,7 @@ def run_faults(settings: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
     try:
         RunConfig.model_validate(settings)
     except ValidationError as error:
-        for detail, message in zip(error.errors(), faults_of(RunConfig, error), strict=True):
+        for detail, message in zip(error.errors(), list_faults(RunConfig, error), strict=True):
             yield detail["loc"], message
 
 

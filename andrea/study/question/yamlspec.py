@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from andrea.config import Loader
-from andrea.config import faults as faults_of
+from andrea.config import Loader, list_faults
 from andrea.errors import UserError
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
@@ -59,7 +58,7 @@ class Source:
         try:
             return schema.model_validate(self.content)
         except ValidationError as error:
-            for detail, message in zip(error.errors(), faults_of(schema, error), strict=True):
+            for detail, message in zip(error.errors(), list_faults(schema, error), strict=True):
                 self.fault(detail["loc"], message)
             faulty = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
         sound = {key: value for key, value in self.content.items() if key not in faulty}

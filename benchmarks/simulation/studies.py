@@ -1,8 +1,8 @@
-"""Synthetic studies through the real tuning, regret and verdict code: how often is the method
-wrong?
+"""Synthetic studies through the real tuning, regret and verdict code, to count false verdicts.
 
-No model is trained. A `World` says what loss a run would have; `simulate` plays whole studies in it
-and counts the verdicts. benchmarks/simulate_verdicts.py prints the tables of docs/method.md.
+No model is trained. A `World` says what loss a run would have; `simulate_studies` plays whole
+studies in it and counts the verdicts. benchmarks/simulate_verdicts.py prints the tables of
+docs/method.md.
 """
 
 import math
@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 
 from andrea.verdict.design import KINDS, Factors, Kind, cells
-from andrea.verdict.factorial import effects
-from andrea.verdict.judge import judge
+from andrea.verdict.judge import judge_arms, judge_effects
+from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Choice, Point
-from andrea.verdict.records import ArmData, Replicate, Verdict
-from andrea.verdict.regret import regrets
-from andrea.verdict.seeds import replication_seed
+from andrea.verdict.regret import estimate_regrets
+from andrea.verdict.replicates import ArmData, Replicate
+from andrea.verdict.seeds import replication_seeds
 from andrea.verdict.tuning import next_step
 
 INITIAL_LOSS = 5.55
@@ -31,7 +31,7 @@ DRAWS = 400
 
 
 Shape = Literal["normal", "t3", "exponential", "lognormal"]
-_UNITS: dict[Shape, Callable[[np.random.Generator], float]] = {
+_UNIT_DRAWS: dict[Shape, Callable[[np.random.Generator], float]] = {
     "normal": lambda rng: float(rng.standard_normal()),
     "t3": lambda rng: float(rng.standard_t(3)) / math.sqrt(3),
     "exponential": lambda rng: float(rng.standard_exponential()) - 1,
@@ -44,8 +44,9 @@ _UNITS: dict[Shape, Callable[[np.random.Generator], float]] = {
 
 @dataclass(frozen=True)
 class World:
-    """What is true, and how noisy it is to look at it. Losses in nats, distances in decades of
-    learning rate.
+    """True effects, and the noise under which they are seen.
+
+    Losses in nats, distances in decades of learning rate.
     """
 
     effects: tuple[float, ...] = (0.0,)
@@ -83,23 +84,24 @@ class World:
     cliff: float = math.inf
     """Distance above the optimum from which on a run stalls, in every arm."""
 
-    def above(self, u: float) -> float:
-        """Loss above the minimum, `u` decades from the optimum."""
+    def excess_at(self, u: float) -> float:
+        """Return the loss above the minimum, `u` decades from the optimum."""
         if not self.skew:
             return self.curvature * u * u
         return 2 * self.curvature * (math.exp(self.skew * u) - self.skew * u - 1) / self.skew**2
 
-    def draw(self, rng: np.random.Generator, arm: int) -> float:
-        """The part of one run's loss that is its own; arm 0 is the baseline."""
-        return _UNITS[self.shape](rng) * self.noise * (self.noise_ratio if arm else 1.0)
+    def draw_noise(self, rng: np.random.Generator, arm: int) -> float:
+        """Draw the part of one run's loss that is its own; arm 0 is the baseline."""
+        ratio = self.noise_ratio if arm else 1.0
+        return _UNIT_DRAWS[self.shape](rng) * self.noise * ratio
 
-    def replicates(self, rng: np.random.Generator, arm: int, n: int) -> list[float]:
-        """The same of the replicates of one arm, which may have something in common."""
-        own = [self.draw(rng, arm) for _ in range(n)]
+    def draw_replicate_noise(self, rng: np.random.Generator, arm: int, n: int) -> list[float]:
+        """Draw the same for the replicates of one arm, which may have something in common."""
+        noises = [self.draw_noise(rng, arm) for _ in range(n)]
         if not self.alike:
-            return own
-        shared = self.draw(rng, arm)
-        return [math.sqrt(self.alike) * shared + math.sqrt(1 - self.alike) * mine for mine in own]
+            return noises
+        common = math.sqrt(self.alike) * self.draw_noise(rng, arm)
+        return [common + math.sqrt(1 - self.alike) * noise for noise in noises]
 
 
 @dataclass
@@ -121,53 +123,59 @@ class Tally:
     """Estimated regrets of all arms, the baseline's too."""
     true_regret: list[float] = field(default_factory=list)
 
-    def share(self, word: str) -> float:
-        """Share of studies with at least one arm of that verdict."""
+    def share_with(self, word: str) -> float:
+        """Return the share of studies with at least one arm of that verdict."""
         return self.families[word] / self.studies
 
-    def count(self, verdicts: list[Verdict], effects: tuple[float, ...], alpha: float) -> None:
-        """Add one study."""
+    def add_study(self, verdicts: list[Verdict], effects: tuple[float, ...], alpha: float) -> None:
+        """Count one study."""
         self.studies += 1
-        said = [str(v) if v.verdict == "inconclusive" else v.verdict for v in verdicts]
-        self.arms.update(said)
-        self.families.update(_kinds(said))
-        self.unguarded.update(_kinds([without_regret(v, alpha) for v in verdicts]))
-        pairs = list(zip(verdicts, effects, strict=True))
-        self.covered += all(_holds(v, effect, 0.0) for v, effect in pairs)
-        self.covered_with_regret += all(_holds(v, effect, v.regret or 0.0) for v, effect in pairs)
+        words, unguarded = [], []
+        covered = covered_with_regret = True
+        for verdict, effect in zip(verdicts, effects, strict=True):
+            inconclusive = verdict.verdict == "inconclusive"
+            words.append(str(verdict) if inconclusive else verdict.verdict)
+            unguarded.append(word_without_regret(verdict, alpha))
+            covered &= _covers(verdict, effect, 0.0)
+            covered_with_regret &= _covers(verdict, effect, verdict.regret or 0.0)
+        self.arms.update(words)
+        self.families.update(_words_of_family(words))
+        self.unguarded.update(_words_of_family(unguarded))
+        self.covered += covered
+        self.covered_with_regret += covered_with_regret
 
 
-def simulate(world: World, protocol: Protocol, studies: int, seed: int = 0) -> Tally:
-    """Play `studies` studies in a world and count."""
+def simulate_studies(world: World, protocol: Protocol, studies: int, seed: int = 0) -> Tally:
+    """Play whole studies in a world: tune, replicate on fresh noise, judge, count."""
     rng = np.random.default_rng(seed)
     tally = Tally()
     for _ in range(studies):
-        play(world, protocol, rng, tally)
+        arms, true_regrets = draw_arms(world, protocol, rng)
+        tally.true_regret += true_regrets
+        for arm in arms:
+            if arm.regret is not None and not arm.untrainable:
+                tally.regret.append(arm.regret)
+        tally.add_study(judge_arms(protocol, arms[0], arms[1:]), world.effects, protocol.alpha)
     return tally
-
-
-def play(world: World, protocol: Protocol, rng: np.random.Generator, tally: Tally) -> list[Verdict]:
-    """One whole study: tuned, replicated on fresh noise, judged, counted."""
-    arms, true_regrets = draw_arms(world, protocol, rng)
-    tally.true_regret += true_regrets
-    tally.regret += [arm.regret for arm in arms if arm.regret is not None and not arm.untrainable]
-    verdicts = judge(protocol, arms[0], arms[1:])
-    tally.count(verdicts, world.effects, protocol.alpha)
-    return verdicts
 
 
 def draw_arms(
     world: World, protocol: Protocol, rng: np.random.Generator
 ) -> tuple[list[ArmData], list[float]]:
-    """The arms of one study, tuned and replicated, the baseline first; and true regrets, where one
-    was estimated.
+    """Draw the arms of one study, tuned and replicated, the baseline first.
+
+    Returns:
+        The arms; and the true regrets of those whose regret was estimated.
     """
     names = ["baseline", *(f"arm{i}" for i in range(1, len(world.effects) + 1))]
     optima = [math.log10(protocol.center) + rng.uniform(-world.spread, world.spread) for _ in names]
-    seen = [optimum + world.wobble * rng.standard_normal() for optimum in optima]
-    choices = _tune(world, protocol, rng, dict(zip(names, seen, strict=True)))
-    estimated = regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
-    seeds = [replication_seed(i) for i in range(protocol.seeds)]
+    tuned_optima = {
+        name: optimum + world.wobble * rng.standard_normal()
+        for name, optimum in zip(names, optima, strict=True)
+    }
+    choices = _tune(world, protocol, rng, tuned_optima)
+    estimated = estimate_regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
+    seeds = replication_seeds(protocol.seeds)
     common = world.shared * rng.standard_normal(len(seeds))
     arms, true_regrets = [], []
     for i, (name, optimum) in enumerate(zip(names, optima, strict=True)):
@@ -175,18 +183,17 @@ def draw_arms(
         if choice is None:
             arms.append(ArmData(name, untrainable=True))
             continue
-        u = math.log10(choice.lr) - optimum
-        level = LEVEL + (world.effects[i - 1] if i else 0.0)
+        distance = math.log10(choice.lr) - optimum
+        effect = world.effects[i - 1] if i else 0.0
+        own = world.draw_replicate_noise(rng, i, len(seeds))
         runs = {}
-        for seed, luck, own in zip(
-            seeds, common, world.replicates(rng, i, len(seeds)), strict=True
-        ):
-            here = u + world.wobble * rng.standard_normal()
-            loss = level + world.above(here) + luck + own
-            runs[seed] = Replicate(loss, stalled=here >= world.cliff)
+        for seed, common_noise, noise in zip(seeds, common, own, strict=True):
+            u = distance + world.wobble * rng.standard_normal()
+            loss = LEVEL + effect + world.excess_at(u) + common_noise + noise
+            runs[seed] = Replicate(loss, stalled=u >= world.cliff)
         arms.append(ArmData(name, runs, choice.edge, estimated[name], choice.hardly_tuned))
         if estimated[name] is not None:
-            true_regrets.append(world.above(u))
+            true_regrets.append(world.excess_at(distance))
     return arms, true_regrets
 
 
@@ -196,7 +203,7 @@ DESIGN: Factors = {"a": ["0", "1"], "b": ["0", "1"]}
 """
 
 
-def simulate_design(
+def simulate_factorial_studies(
     world: World, protocol: Protocol, studies: int, seed: int = 0
 ) -> dict[Kind, tuple[float, float]]:
     """Play factorial studies of `DESIGN` in a world.
@@ -209,52 +216,49 @@ def simulate_design(
     alone, guarded = Counter[Kind](), Counter[Kind]()
     for _ in range(studies):
         arms, _ = draw_arms(world, protocol, rng)
-        found = effects(protocol, DESIGN, names[0], dict(zip(names, arms, strict=True)))
-        guarded.update(
-            {e.contrast.kind for e in found if e.verdict in ("better", "worse", "present")}
-        )
-        alone.update(
-            {e.contrast.kind for e in found if e.p_holm is not None and e.p_holm < protocol.alpha}
-        )
+        effects = judge_effects(protocol, DESIGN, names[0], dict(zip(names, arms, strict=True)))
+        seen = [e for e in effects if e.verdict in ("better", "worse", "present")]
+        significant = [e for e in effects if e.p_holm is not None and e.p_holm < protocol.alpha]
+        guarded.update({effect.contrast.kind for effect in seen})
+        alone.update({effect.contrast.kind for effect in significant})
     return {kind: (alone[kind] / studies, guarded[kind] / studies) for kind in KINDS}
 
 
 def _tune(
     world: World, protocol: Protocol, rng: np.random.Generator, optima: dict[str, float]
 ) -> dict[str, Choice]:
-    """Tuning until it is done. An arm's effect is left out: a constant moves no vertex."""
+    """Tune until it is done. An arm's effect is left out: a constant moves no vertex."""
     points: dict[str, list[Point]] = {name: [] for name in optima}
     while (decision := next_step(points, protocol, baseline="baseline")).phase != "done":
         for name, rates in decision.rates.items():
             for lr in rates:
                 u = math.log10(lr) - optima[name]
-                noise = world.draw(rng, list(optima).index(name))
-                stalled = u >= world.cliff
-                points[name].append(
-                    Point(
-                        lr, INITIAL_LOSS if stalled else LEVEL + world.above(u) + noise, not stalled
-                    )
-                )
+                loss = LEVEL + world.excess_at(u) + world.draw_noise(rng, list(optima).index(name))
+                if u < world.cliff:
+                    points[name].append(Point(lr, loss))
+                else:
+                    points[name].append(Point(lr, INITIAL_LOSS, ok=False))
     return decision.choices
 
 
-def without_regret(verdict: Verdict, alpha: float) -> str:
-    """The word that the tests alone would give."""
+def word_without_regret(verdict: Verdict, alpha: float) -> str:
+    """Return the word that the tests alone would give."""
     if verdict.p_holm is None or verdict.tost_p is None or verdict.mean is None:
         return str(verdict)
-    if verdict.tost_p < alpha / verdict.arms:
+    if verdict.tost_p < alpha / verdict.family_size:
         return "equivalent"
     if verdict.p_holm < alpha:
         return "better" if verdict.mean < 0 else "worse"
     return "inconclusive"
 
 
-def _kinds(words: list[str]) -> set[str]:
-    kinds = set(words)
-    return kinds | {"false"} if kinds & {"better", "worse"} else kinds
+def _words_of_family(words: list[str]) -> set[str]:
+    """Return the words that occur, and `false` for better or worse."""
+    distinct = set(words)
+    return distinct | {"false"} if distinct & {"better", "worse"} else distinct
 
 
-def _holds(verdict: Verdict, effect: float, slack: float) -> bool:
+def _covers(verdict: Verdict, effect: float, slack: float) -> bool:
     if verdict.interval is None:
         return True
     low, high = verdict.interval
