@@ -40,7 +40,7 @@ COLORS = {SUPPORTED: "arm-3", CONTRADICTED: "arm-2", NOT_SHOWN: "arm-5", NOT_TES
 
 def build_many(studies: list[Study]) -> Report:
     """What the store says about every claim."""
-    kept, twice = board.distinct(studies)
+    kept, twice = board.distinct_studies(studies)
     found = claims.measured(claims.catalogued(), kept)
     rows, exact = claims.rows(found), counted()
     stands = claims.by_claim(rows)

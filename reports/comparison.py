@@ -67,13 +67,13 @@ def build(study: Study) -> Report:
     ]
     return Report(
         title=f"{study.name} · ablation",
-        question=str(study.protocol.get("question") or f"What does {study.name} do?"),
+        question=(study.protocol.question or f"What does {study.name} do?"),
         answer=" ".join(filter(None, [effects.answer(study), confirmation.sentence(study)])),
         head=head(study),
         sections=[section for section in sections if section.items],
         frames=study.frames() | more(study),
         details=details(study),
-        verdicts=study.verdict.get("verdicts") or [],
+        verdicts=study.verdict.to_json().get("verdicts") or [],
     )
 
 
@@ -84,17 +84,17 @@ def build(study: Study) -> Report:
 def details(study: Study) -> list[tuple[str, str]]:
     """The regime in small print: what the answer is conditional on."""
     runs = study.replicates() if len(study.replicates()) else study.runs
-    arm = (study.resolved.get("arms") or {}).get(study.baseline) or {}
-    model = (arm.get("config") or {}).get("model") or {}
+    arm = study.resolved_arm(study.baseline)
+    model = arm.config.get("model")
     told = [("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING)]
     if model:
-        size = text.big(sum((arm.get("parameters") or {}).values()))
+        size = text.big(sum(arm.parameters.values()))
         told.append(("size", f"{size} parameters: {text.shape(model)}"))
     if runs["tokens"].notna().any():
         tokens, epochs = runs["tokens"].max(), runs["epochs"].max()
         told.append(("training", f"{text.count(tokens)} tokens, {text.short(epochs)} epochs"))
-    told.append(("corpus", chapters.corpus(study)))
-    told.append(("seeds", f"{study.rules.get('seeds', text.NOTHING)} per arm, paired"))
+    told.append(("corpus", chapters.corpus_words(study)))
+    told.append(("seeds", f"{study.rules.seeds} per arm, paired"))
     return told
 
 
@@ -104,16 +104,16 @@ def head(study: Study) -> list[Item]:
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
         items.append(Bullets(words.what_is_missing(study) or ["the study is being judged"]))
-    hardly = [arm for arm in study.arms if (study.choices.get(arm) or {}).get("hardly_tuned")]
+    hardly = [arm for arm in study.arms if study.choice(arm).hardly_tuned]
     if hardly:
-        said = f"{study.rules.get('trials')} learning rates per arm leave no room for midpoints"
+        said = f"{study.rules.trials} learning rates per arm leave no room for midpoints"
         items.append(
             Callout(
                 "Rate hardly tuned.",
                 f"{said} ({study.called(*hardly)}): a difference may be one of rates.",
             )
         )
-    if study.verdict.get("exploratory") or study.resolved.get("exploratory"):
+    if study.verdict.exploratory or study.resolved.exploratory:
         said = "Some runs were made before this protocol was frozen, by another study: they may have shaped it."
         items.append(Callout("Exploratory.", said, "note"))
     items += controls.failed(study)
@@ -123,7 +123,7 @@ def head(study: Study) -> list[Item]:
     if lost := words.did_not_train(study):
         # A grid of rates is meant to reach rates that do not train: a warning only where it cost
         # more than that.
-        found = all((study.choices.get(arm) or {}).get("lr") for arm in study.arms)
+        found = all(study.choice(arm).lr for arm in study.arms)
         gone = study.runs["stalled"] | (study.runs["outcome"] == "diverged")
         calm = found and not gone[study.runs["phase"] != "tune"].any()
         items.append(Callout("Did not train.", lost, "note" if calm else "warning"))
@@ -149,10 +149,10 @@ def verdicts(study: Study) -> Table:
     margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
     stalled = f" Stalled: {words.STALLED}." if study.runs["stalled"].any() else ""
     caption = (
-        f"Final loss against {study.called(study.baseline or '')}, paired by seed; below 0 is "
+        f"Final loss against {study.baseline_label}, paired by seed; below 0 is "
         f"better.{margin} "
         "Intervals are simultaneous: all hold together with "
-        f"{text.percent(1 - study.rules.get('alpha', 0.05))}{each}."
+        f"{text.percent(1 - study.rules.alpha)}{each}."
         f"{stalled}"
     )
     columns = [
@@ -192,7 +192,7 @@ def rate_figure(study: Study) -> Figure:
         "choosing rates (tune), "
         f"{text.plural(n, 'run')}, one per arm and rate."
     )
-    if any((choice or {}).get("method") == "vertex" for choice in study.choices.values()):
+    if any(choice.method == "vertex" for choice in study.choices.values()):
         said += (
             " Each line is the parabola fitted round the arm's best rate and spans the rates it "
             "was fitted to; its "
@@ -216,17 +216,17 @@ def rates(study: Study) -> list[Item]:
     """How every arm came to its rate."""
     rows = []
     for arm in study.arms:
-        choice, tried = study.choices.get(arm) or {}, study.trials[study.trials["arm"] == arm]
+        choice, tried = study.choice(arm), study.trials[study.trials["arm"] == arm]
         rows.append(
             {
                 "arm": study.label(arm),
-                "lr": choice.get("lr"),
-                "method": choice.get("method"),
-                "regret": choice.get("regret"),
+                "lr": choice.lr,
+                "method": choice.method,
+                "regret": choice.regret,
                 "tried": len(tried),
                 "good": int(tried["ok"].sum()),
                 "best": tried[tried["ok"]]["loss"].min(),
-                "note": choice.get("note") or "",
+                "note": choice.note,
             }
         )
     columns = [
@@ -258,7 +258,7 @@ def losses(study: Study) -> list[Item]:
     evaluated, trained = (
         study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train")
     )
-    seeds = f"n = {study.rules.get('seeds')} seeds per arm where all are done"
+    seeds = f"n = {study.rules.seeds} seeds per arm where all are done"
     band = f"line: mean over the seeds; band: lowest to highest seed; {seeds}"
     items: list[Item] = []
     if evaluated["loss"].notna().any():
@@ -276,7 +276,7 @@ def losses(study: Study) -> list[Item]:
     later = ahead[ahead["tokens"] > ahead["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
-            f"The same as a difference to {study.called(study.baseline or '')} of the same seed "
+            f"The same as a difference to {study.baseline_label} of the same seed "
             f"({band}), from 15 % "
             "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, "
             "not who is "

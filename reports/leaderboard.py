@@ -2,7 +2,7 @@
 
 Copy this file to ./reports/leaderboard.py and change it. `build_many(studies)` gets every study of
 the store (`andrea.analysis.load.Study`) and returns a `Report`. Its rows are
-`andrea.analysis.tables.leaderboard.rows` (columns in `BOARD`). Losses are in nats per token; below
+`andrea.analysis.tables.leaderboard.board_table` (columns in `BOARD`). Losses are in nats per token; below
 0 the arm is better.
 """
 
@@ -35,8 +35,8 @@ from andrea.text import numbers as text
 
 def build_many(studies: list[Study]) -> Report:
     """The board of all ablations among the studies, finished or not."""
-    kept, twice = board.distinct(studies)
-    rows = board.rows(kept)
+    kept, twice = board.distinct_studies(studies)
+    rows = board.board_table(kept)
     sections = [
         Section("How to read it", how(rows)),
         Section("Does the effect grow or fade with size?", sizes(kept)),
@@ -54,7 +54,7 @@ def build_many(studies: list[Study]) -> Report:
         verdicts=[
             {"study": study.path.name, **verdict}
             for study in kept
-            for verdict in study.verdict.get("verdicts") or []
+            for verdict in study.verdict.to_json().get("verdicts") or []
         ],
     )
 
@@ -172,7 +172,7 @@ def _covers(rows: pd.DataFrame) -> str:
 
 def table(rows: pd.DataFrame) -> Table:
     """One row per effect."""
-    shown = rows.assign(judged=board.judged(rows))
+    shown = rows.assign(judged=board.verdict_words(rows))
     columns = [
         Column("effect", "arm"),
         Column("judged", "verdict"),
@@ -281,11 +281,11 @@ def _sentence(row: dict[Any, Any]) -> str:
 
 
 def _growth(group: growth.Group, number: int) -> Figure:
-    tokens = text.count(board.regime(group[0])["tokens"])
+    tokens = text.count(board.study_regime(group[0]).tokens)
     caption = (
         f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's "
         "simultaneous interval; "
-        f"{tokens} tokens a run at every size, {board.regime(group[0])['corpus']}. A larger model "
+        f"{tokens} tokens a run at every size, {board.study_regime(group[0]).corpus}. A larger model "
         "is the less "
         "trained by them: size and tokens per parameter change together. Shaded: ±m."
     )
@@ -332,12 +332,12 @@ def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
         [
             {
                 "study": study.path.name,
-                "question": str(study.protocol.get("question") or ""),
-                "regime": board.regime(study)["regime"],
-                "seeds": study.rules.get("seeds"),
+                "question": study.protocol.question,
+                "regime": board.study_regime(study).regime,
+                "seeds": study.rules.seeds,
                 "state": "done" if study.complete else "half finished",
-                "method": study.verdict.get("method"),
-                "created": str(study.about.get("created") or "")[:10],
+                "method": study.verdict.method,
+                "created": study.about.created[:10],
             }
             for study in kept
         ]

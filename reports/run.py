@@ -124,13 +124,8 @@ def details(run: RunView) -> list[tuple[str, str]]:
         told.append(("corpus", f"{data['source']}, tokenizer {data.get('tokenizer', 'byte')}"))
     if train.get("device"):
         told.append(("device", f"{train['device']}, {train.get('dtype', 'float32')}"))
-    for study, plan in run.planned:
-        told.append(
-            (
-                "of study",
-                f"{study}: {plan.get('arm') or 'sweep'}, {plan.get('phase')} ({plan.get('why')})",
-            )
-        )
+    for study, spec in run.planned:
+        told.append(("of study", f"{study}: {spec.arm}, {spec.phase} ({spec.why})"))
     return told if run.planned else [*told, ("of study", "none: a single training")]
 
 
@@ -331,11 +326,11 @@ SHOWN = 10
 
 def costs(run: RunView) -> list[Item]:
     """Parameters, operations, time, memory."""
-    result = run.result or {}
-    if not result:
+    result = run.result
+    if result is None:
         return []
-    groups = {name: n for name, n in (result.get("parameters") or {}).items() if n}
-    seconds, wall, flops = result.get("seconds"), result.get("wall_seconds"), result.get("flops")
+    groups = {name: n for name, n in result.parameters.items() if n}
+    seconds, wall, flops = result.seconds, result.wall_seconds, result.flops
     rows = [
         (f"parameters: {name.replace('_', ' ')}", n, text.count(n)) for name, n in groups.items()
     ]
@@ -348,8 +343,8 @@ def costs(run: RunView) -> list[Item]:
         ("with evaluation, checkpoints and compilation", wall, text.seconds(wall)),
         (
             "tokens per second of training",
-            result.get("tokens_per_s"),
-            text.count(result.get("tokens_per_s")),
+            result.tokens_per_s,
+            text.count(result.tokens_per_s),
         ),
         (
             "FLOP per second",
@@ -358,10 +353,10 @@ def costs(run: RunView) -> list[Item]:
         ),
         (
             "peak memory",
-            result.get("peak_memory_bytes"),
-            text.memory(result.get("peak_memory_bytes")),
+            result.peak_memory_bytes,
+            text.memory(result.peak_memory_bytes),
         ),
-        ("attempts", result.get("attempts"), text.plain(result.get("attempts"))),
+        ("attempts", result.attempts, text.plain(result.attempts)),
     ]
     frame = pd.DataFrame(
         [row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"]

@@ -36,7 +36,7 @@ from andrea.text import numbers as text
 
 def build(study: Study) -> Report:
     """The report of a sweep, finished or not."""
-    trials = summaries.trial_values(study)
+    trials = summaries.sweep_trials(study)
     shares = mattered(study, trials)
     sections = [
         Section("How it was done", how(study)),
@@ -47,7 +47,7 @@ def build(study: Study) -> Report:
         Section("Configuration and environment", configuration(study)),
     ]
     question = (
-        study.protocol.get("question")
+        study.protocol.question
         or f"Which {text.listing(summaries.parameter_names(study))} suit this model?"
     )
     return Report(
@@ -64,10 +64,10 @@ def build(study: Study) -> Report:
 def answer(study: Study, trials: pd.DataFrame) -> str:
     """The best trial in one sentence, or that there is none yet."""
     good = trials[trials["ok"]].sort_values(["loss", "trial"])
-    if not study.best:
+    if not study.is_decided:
         done = int((~trials["loss"].isna()).sum())
         so_far = f"; the best so far is trial {good['trial'].iloc[0]}" if len(good) else ""
-        return f"Not decided yet: {done} of {study.protocol.get('trials', len(trials))} trials are done{so_far}."
+        return f"Not decided yet: {done} of {study.asked_yaml.get('trials', len(trials))} trials are done{so_far}."
     if good.empty:
         return f"None of {text.plural(len(trials), 'trial')} trained: each diverged or stalled."
     best = good.iloc[0]
@@ -91,12 +91,12 @@ def value(setting: Any) -> str:
 
 def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
     """What the answer is conditional on."""
-    config = (next(iter((study.resolved.get("arms") or {}).values()), None) or {}).get(
+    config = (next(iter((study.resolved.to_json()["arms"]).values()), None) or {}).get(
         "config"
     ) or {}
     told = [
         ("trials", text.count(len(trials))),
-        ("sampler", str(study.protocol.get("sampler", "tpe"))),
+        ("sampler", str(study.asked_yaml.get("sampler", "tpe"))),
     ]
     if config.get("model"):
         told.append(("size", text.shape(config["model"])))
@@ -120,7 +120,7 @@ def head(study: Study, trials: pd.DataFrame) -> list[Item]:
         items.append(Bullets(words.what_is_missing(study) or ["trials that are not proposed yet"]))
     if lost := words.did_not_train(study):
         items.append(Callout("Did not train.", lost))
-    params = study.best.get("params")
+    params = study.best.params
     if params:
         options = " ".join(
             f"--set {name}={json.dumps(setting)}" for name, setting in params.items()
@@ -180,7 +180,7 @@ def mattered(study: Study, trials: pd.DataFrame) -> pd.DataFrame | None:
     names = summaries.parameter_names(study)
     if importances.why_not(trials, names):
         return None
-    return importances.importances(trials, names, study.protocol.get("space") or {})
+    return importances.importances(trials, names, study.protocol.space)
 
 
 def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -> list[Item]:
@@ -225,7 +225,7 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
 
 def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:
     """A line per trial over all parameters, and the two that mattered most."""
-    names, space = summaries.parameter_names(study), study.protocol.get("space") or {}
+    names, space = summaries.parameter_names(study), study.protocol.space
     if len(names) < 2 or not trials["ok"].any():
         return []
     logs = [name for name in names if searches.logarithmic(trials, name, space)]
@@ -266,7 +266,7 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
     others = " The other parameters vary too: the lower edge is what this one can reach, the spread above it their doing."
     others = others if len(names) > 1 else ""
     for name in names if trials["ok"].any() else []:
-        log = searches.logarithmic(trials, name, study.protocol.get("space") or {})
+        log = searches.logarithmic(trials, name, study.protocol.space)
         caption = (
             f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = "
             f"{int(trials['n'].max())} per "
@@ -286,14 +286,11 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
 
 def how(study: Study) -> list[Item]:
     """Space and sampler, every argument of it."""
-    rows = [
-        (name, json.dumps(dimension))
-        for name, dimension in (study.protocol.get("space") or {}).items()
-    ]
-    search = study.best.get("search") or {
-        key: study.protocol[key]
+    rows = [(name, json.dumps(dimension)) for name, dimension in study.protocol.space.items()]
+    search = study.best.search or {
+        key: study.asked_yaml[key]
         for key in ("sampler", "seed", "generation", "sampling")
-        if key in study.protocol
+        if key in study.asked_yaml
     }
     rows += [
         (key, setting if isinstance(setting, str) else json.dumps(setting))
@@ -311,17 +308,17 @@ def how(study: Study) -> list[Item]:
 def configuration(study: Study) -> list[Item]:
     """The best configuration in full, what was asked, and where it ran."""
     items: list[Item] = []
-    if study.best.get("config"):
+    if study.best.config:
         config = {
-            key: setting
-            for key, setting in study.best["config"].items()
-            if not key.endswith("seed")
+            key: setting for key, setting in study.best.config.items() if not key.endswith("seed")
         }
         items.append(
             Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False))
         )
     items.append(
-        Code("Sweep, as asked", yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True))
+        Code(
+            "Sweep, as asked", yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True)
+        )
     )
     for environment, n in study.environments:
         body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)

@@ -43,8 +43,8 @@ from andrea.text.names import line
 from andrea.text.numbers import bare, listing
 from andrea.verdict.protocol import Protocol
 
-_NO_RULES = Protocol.model_construct()
-"""The rules of a sweep: every default, and no smallest effect of interest."""
+_NO_RULES = Protocol.model_construct(m=0.0)
+"""The rules of a sweep: every default, and a smallest effect of interest that nothing reads."""
 
 
 class Corpus(Record):
@@ -327,9 +327,7 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
     resolved = folder.load_resolved()
     planned = folder.load_runs()
     run_ids = list(dict.fromkeys(run.run_id for run in planned))
-    asked = Extras.from_json(
-        read_mapping(folder.path / "asked.json"), folder.path / "asked.json"
-    )
+    asked = Extras.from_json(read_mapping(folder.path / "asked.json"), folder.path / "asked.json")
     return Study(
         path=folder.path,
         about=folder.load_info(),

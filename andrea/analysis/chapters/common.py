@@ -13,7 +13,6 @@ from andrea.analysis.load import Study
 from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
 from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
-from andrea.verdict.protocol import Protocol
 
 
 def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
@@ -31,39 +30,41 @@ def how(study: Study) -> list[Item]:
     """The protocol, as frozen before the first run."""
     rules = study.rules
     items: list[Item] = []
-    for key in ("claim", "hypothesis", "why"):
-        if study.protocol.get(key):
-            items.append(Text(f"{key.capitalize()}: {study.protocol[key]}"))
+    question = study.protocol
+    for name, words in (
+        ("Claim", question.claim),
+        ("Hypothesis", question.hypothesis),
+        ("Why", question.why),
+    ):
+        if words:
+            items.append(Text(f"{name}: {words}"))
     k = max(1, len(study.arms) - 1)
     facts = [
         ("judged by", _judged_by(study)),
         ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
         (
             "test",
-            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.get('alpha', 0.05)}; "
+            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; "
             "equivalent: two one-sided "
-            f"tests against ±m at {rules.get('alpha', 0.05):g}/{k}",
+            f"tests against ±m at {rules.alpha:g}/{k}",
         ),
         (
             "replicates",
-            f"{rules.get('seeds')} seeds per arm, the same ones, which tuning never used",
+            f"{rules.seeds} seeds per arm, the same ones, which tuning never used",
         ),
         ("tuning", tuning(study)),
         ("matched", matching(study)),
-        ("corpus", described_corpus(study)),
+        ("corpus", describe_corpus(study)),
     ]
     facts += _read(study.replicates())
-    if study.resolved.get("platform"):
-        facts.append(
-            ("platform", ", ".join(f"{k} {v}" for k, v in study.resolved["platform"].items()))
-        )
-    if study.verdict.get("versions"):
-        versions = ", ".join(
-            f"{name} {number}" for name, number in study.verdict["versions"].items()
-        )
-        facts.append(("judged with", f"method {study.verdict.get('method')}, {versions}"))
+    platform, versions = study.resolved.platform, study.verdict.versions
+    if platform:
+        facts.append(("platform", ", ".join(f"{key} {value}" for key, value in platform.items())))
+    if versions:
+        numbered = ", ".join(f"{name} {number}" for name, number in versions.items())
+        facts.append(("judged with", f"method {study.verdict.method}, {numbered}"))
     table = pd.DataFrame(facts, columns=["what", "how"])
-    caption = f"The protocol, frozen {study.resolved.get('frozen_at') or 'before the first run'}."
+    caption = f"The protocol, frozen {study.resolved.frozen_at or 'before the first run'}."
     items.append(
         Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False)
     )
@@ -99,23 +100,21 @@ def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _judged_by(study: Study) -> str:
     kept = "text that neither training nor tuning reads (the verdict part)"
-    return f"final loss on {kept}, arm − {study.called(study.baseline or '')}, paired by seed"
+    return f"final loss on {kept}, arm − {study.baseline_label}, paired by seed"
 
 
 def tuning(study: Study) -> str:
     """The tuning design in words."""
-    trials = int(study.rules.get("trials", 7))
+    trials = study.rules.trials
     if study.centers:
-        middle = text.rate(study.rules.get("center", Protocol.model_fields["center"].default))
+        middle = text.rate(study.rules.center)
         own = [
             f"{study.called(arm)} round {text.rate(center)}"
             for arm, center in study.centers.items()
         ]
         common = f"for every arm round {middle}, but {text.listing(own)}, as declared before the first run"
     else:
-        grid: list[float] = next(
-            (c["grid"] for c in study.choices.values() if c and c.get("grid")), []
-        )
+        grid = next((choice.grid for choice in study.choices.values() if choice.grid), [])
         common = "common to all arms" + (
             f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else ""
         )
@@ -133,18 +132,18 @@ _QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and back
 
 def matching(study: Study) -> str:
     """What the arms have in common by rule."""
-    match = study.protocol.get("match") or {}
-    if match.get("on", "none") in (None, "none"):
+    match = study.protocol.match
+    if match.on == "none":
         return "nothing: parameters and FLOPs differ as listed below"
-    said = f"{_QUANTITY.get(match['on'], match['on'])}, within {text.percent(match.get('tolerance', 0))}"
-    if (summaries.sizes(study)["setting"] != "").any():
-        said += f"; arms outside it were brought nearest to the baseline by model.{match.get('by')} alone"
-    return said
+    rule = f"{_QUANTITY[match.on]}, within {text.percent(match.tolerance)}"
+    if (summaries.size_table(study)["setting"] != "").any():
+        rule += f"; arms outside it were brought nearest to the baseline by model.{match.by} alone"
+    return rule
 
 
 def sizes(study: Study) -> list[Item]:
-    """How large and how dear every arm is, whatever was matched, and what was solved for."""
-    frame = summaries.sizes(study)
+    """Return size and cost of every arm, whatever was matched, and what was solved for."""
+    frame = summaries.size_table(study)
     if not frame["parameters"].notna().any():
         return []
     frame.insert(1, "label", frame["arm"].map(study.label))
@@ -160,7 +159,7 @@ def sizes(study: Study) -> list[Item]:
     caption = (
         "Size and cost of every arm, counted from its configuration, and by how much they exceed "
         "those of "
-        f"{study.called(study.baseline or '')}. FLOPs are those of forward and backward."
+        f"{study.baseline_label}. FLOPs are those of forward and backward."
     )
     return [Table("sizes", caption, frame, columns)]
 
@@ -169,36 +168,33 @@ def _solved(setting: Any, was: Any, became: Any) -> str:
     return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
 
 
-def corpus(study: Study) -> str:
-    """Where the text came from."""
-    arm = (study.resolved.get("arms") or {}).get(study.baseline) or {}
-    data = (arm.get("config") or {}).get("data") or study.protocol.get("data") or {}
+def corpus_words(study: Study) -> str:
+    """Return the source of the text and the tokenizer."""
+    data = study.resolved_arm(study.baseline).config.get("data") or study.protocol.data
     return f"{data.get('source', 'sotu')}, tokenizer {data.get('tokenizer', 'byte')}"
 
 
 _PURPOSE = {"train": "train on", "tune": "tune on", "verdict": "judge by"}
 
 
-def described_corpus(study: Study) -> str:
+def describe_corpus(study: Study) -> str:
     """The corpus with its size where the prepared data say it."""
-    parts = [corpus(study)]
-    for unit in ("documents", "bytes"):
-        if isinstance(study.corpus.get(unit), int):
-            parts.append(f"{text.count(study.corpus[unit])} {unit}")
-    tokens = study.corpus.get("tokens")
-    if isinstance(tokens, dict):
-        parts += [
-            f"{text.count(n)} tokens to {_PURPOSE.get(part, part)}" for part, n in tokens.items()
-        ]
-    if study.resolved.get("fingerprint"):
-        parts.append(f"fingerprint {study.resolved['fingerprint'][:12]}")
+    parts = [corpus_words(study)]
+    corpus = study.corpus
+    for unit, count in (("documents", corpus.documents), ("bytes", corpus.bytes)):
+        if count is not None:
+            parts.append(f"{text.count(count)} {unit}")
+    for part, count in corpus.tokens.items():
+        parts.append(f"{text.count(count)} tokens to {_PURPOSE.get(part, part)}")
+    if study.resolved.fingerprint:
+        parts.append(f"fingerprint {study.resolved.fingerprint[:12]}")
     return ", ".join(parts)
 
 
 def costs(study: Study) -> list[Item]:
     """Parameters by group, operations, and time, which is no benchmark."""
     items: list[Item] = []
-    groups = summaries.parameters(study)
+    groups = summaries.parameter_table(study)
     if len(groups.columns) > 3:
         named = [key for key in groups.columns if key not in ("arm", "against")]
         groups.insert(1, "label", groups["arm"].map(study.label))
@@ -215,7 +211,7 @@ def costs(study: Study) -> list[Item]:
                 columns,
             )
         )
-    frame = summaries.costs(study)
+    frame = summaries.cost_table(study)
     frame.insert(1, "label", frame["arm"].map(study.label))
     if frame["flops_per_token"].notna().any() or frame["n"].any():
         columns = [
@@ -255,7 +251,7 @@ def differing(study: Study) -> list[Item]:
         ]
         caption = "Resolved settings that differ, the tuned learning rate apart. Everything else is the same in every arm."
         items.append(Table("settings-that-differ", caption, frame, columns))
-    groups = summaries.parameters(study)
+    groups = summaries.parameter_table(study)
     total = dict(zip(groups["arm"], groups["against"], strict=True))
     others = [
         f"{study.called(arm)} {text.relative(share)}"
@@ -263,11 +259,7 @@ def differing(study: Study) -> list[Item]:
         if arm != study.baseline
     ]
     if others and len(groups.columns) > 3:
-        items.append(
-            Text(
-                f"Parameters against {study.called(study.baseline or '')}: {text.listing(others)}."
-            )
-        )
+        items.append(Text(f"Parameters against {study.baseline_label}: {text.listing(others)}."))
     return items
 
 
@@ -275,10 +267,10 @@ def configurations(study: Study) -> list[Item]:
     """What to copy in order to do it again."""
     items: list[Item] = []
     for arm in study.arms:
-        config = ((study.resolved.get("arms") or {}).get(arm) or {}).get("config")
+        config = study.resolved_arm(arm).config
         if config:
             config = {key: value for key, value in config.items() if not key.endswith("seed")}
-            lr = (study.choices.get(arm) or {}).get("lr")
+            lr = study.choice(arm).lr
             if lr is not None:
                 config = config | {"train": {**(config.get("train") or {}), "lr": lr}}
             items.append(
@@ -301,7 +293,7 @@ def configurations(study: Study) -> list[Item]:
     items.append(
         Code(
             "Protocol, as asked",
-            yaml.safe_dump(study.protocol, sort_keys=False, allow_unicode=True),
+            yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True),
         )
     )
     return items
@@ -312,9 +304,9 @@ def _phase(phase: Any, why: Any) -> str:
 
 
 def every_run(study: Study) -> list[Item]:
-    """The list nothing is missing from."""
+    """Return counts by arm and phase, and every run with its outcome."""
     items: list[Item] = []
-    counts = summaries.progress(study)
+    counts = summaries.progress_table(study)
     counts.insert(1, "label", counts["arm"].map(study.label))
     keys = ("planned", "done", "running", "failed", "missing")
     columns = [

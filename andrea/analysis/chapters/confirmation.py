@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from andrea.analysis.chapters.sentences import asked
+from andrea.analysis.chapters.sentences import asked_extras
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, Text, numbers
 from andrea.text import numbers as text
@@ -55,9 +55,11 @@ def table(study: Study) -> pd.DataFrame:
     word, mean, low, high (nats), n, reason, agrees (of the confirmation: `text.confirmed`, *not
     done* or *not trained*).
     """
-    told = study.verdict.get("confirmation") or {}
+    told = study.verdict.to_json().get("confirmation") or {}
     again = {str(verdict["arm"]): verdict for verdict in told.get("verdicts") or []}
-    first = {str(verdict["arm"]): verdict for verdict in study.verdict.get("verdicts") or []}
+    first = {
+        str(verdict["arm"]): verdict for verdict in study.verdict.to_json().get("verdicts") or []
+    }
     rows = []
     for arm in study.arms:
         if arm in again and arm in first:
@@ -69,10 +71,10 @@ def table(study: Study) -> pd.DataFrame:
 
 def _stands(study: Study, arm: str) -> str:
     """What the second block makes of an arm's verdict."""
-    told = study.verdict["confirmation"]
+    told = study.verdict.to_json()["confirmation"]
     words = [
         v["verdict"]
-        for block in (study.verdict, told)
+        for block in (study.verdict.to_json(), told)
         for v in block["verdicts"]
         if v["arm"] == arm
     ]
@@ -111,8 +113,8 @@ def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def _effects(study: Study) -> list[Item]:
     """Of a factorial design, the effects of the two blocks."""
-    told = (study.verdict.get("confirmation") or {}).get("effects") or []
-    first, rows = study.verdict.get("effects") or [], []
+    told = (study.verdict.to_json().get("confirmation") or {}).get("effects") or []
+    first, rows = study.verdict.to_json().get("effects") or [], []
     if not told or len(told) != len(first):
         return []
     for name, one, other in zip(study.effects["name"], first, told, strict=True):
@@ -159,15 +161,17 @@ SENTENCE = {
 
 def sentence(study: Study) -> str:
     """What the confirmation says, for the answer; nothing where none was asked for."""
-    told = study.verdict.get("confirmation") or {}
+    told = study.verdict.to_json().get("confirmation") or {}
     seeds = text.plural(len(told.get("seeds") or []), "fresh seed")
     if not told:
         return (
             "The confirmation is not there yet."
-            if asked(study)["confirm"] and study.verdict
+            if asked_extras(study).confirm and study.verdict
             else ""
         )
-    if all(verdict["verdict"] == "invalid" for verdict in study.verdict.get("verdicts") or []):
+    if all(
+        verdict["verdict"] == "invalid" for verdict in study.verdict.to_json().get("verdicts") or []
+    ):
         return ""
     if not told.get("complete", True):
         return f"The confirmation on {seeds} is not complete yet."

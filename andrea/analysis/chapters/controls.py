@@ -73,11 +73,11 @@ def chapter(study: Study) -> list[Item]:
     ]
     caption = (
         "Trainings whose outcome is known beforehand, all of "
-        f"{study.called(study.baseline or '')}: control − the run "
+        f"{study.baseline_label}: control − the run "
         "of the same seed, over n pairs. A control can take a verdict away and never gives one. "
         "A/A fails at p < .005 "
         "and a mean beyond m; a ruler must come out as it must at a one-sided "
-        f"p < {study.rules.get('alpha', 0.05):g}; the repeat must agree to the last bit where the "
+        f"p < {study.rules.alpha:g}; the repeat must agree to the last bit where the "
         "device promises it, "
         "else to less than m. Intervals are of one control each."
     )
@@ -95,8 +95,8 @@ def table(study: Study) -> pd.DataFrame:
     """One row per control that was asked for: key, control, outcome (pass, fail, unknown, missing),
     done, mean (nats; of the repeat its distance), low, high, n, p, reason, meaning.
     """
-    told = study.verdict.get("controls") or {}
-    if not words.asked(study)["controls"]:
+    told = study.verdict.to_json().get("controls") or {}
+    if not words.asked_extras(study).controls:
         return pd.DataFrame()
     rows = [
         _row(study, key, told.get(key))
@@ -135,7 +135,7 @@ def _row(study: Study, key: str, found: dict[str, Any] | None) -> dict[str, Any]
 
 def failed(study: Study) -> list[Item]:
     """What must not be overlooked on the first screen: a control that failed."""
-    told = study.verdict.get("controls") or {}
+    told = study.verdict.to_json().get("controls") or {}
     bad = [key for key in NAMES if (told.get(key) or {}).get("ok") is False and key != "ruler_2x"]
     return [
         Callout("Control failed.", f"{NAMES[key]}: {told[key]['reason']}; {MEANING[key, False]}.")
@@ -164,7 +164,7 @@ def scale(study: Study) -> list[Item]:
     legend = {arm: (study.label(arm), colors[arm]) for arm in paired["arm"]}
     legend |= {name: (name, colors[name]) for name in means["arm"]}
     caption = (
-        f"The arms and the controls on one axis, each against {study.called(study.baseline or '')} "
+        f"The arms and the controls on one axis, each against {study.baseline_label} "
         "of the same seed: "
         "a mark per seed, the tick their mean, the thick line its interval (simultaneous for arms, "
         "95 % for each "
@@ -191,7 +191,7 @@ def control_pairs(study: Study) -> pd.DataFrame:
 
 def _paired(study: Study) -> dict[str, dict[str, Any]]:
     """The controls that have pairs."""
-    told = study.verdict.get("controls") or {}
+    told = study.verdict.to_json().get("controls") or {}
     return {key: found for key in NAMES if (found := told.get(key)) and found.get("differences")}
 
 

@@ -57,7 +57,7 @@ def by_document(study: Study) -> pd.DataFrame:
 
 
 def _table(study: Study) -> list[Item]:
-    told = study.verdict.get("documents") or {}
+    told = study.verdict.to_json().get("documents") or {}
     rows = []
     for arm in study.arms:
         if arm in told:
@@ -114,13 +114,13 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     far = "a slope over the years or a few far marks" if dated else "a few far marks"
     n = int(effects["n"].max())
     caption = (
-        f"The difference to {study.called(study.baseline or '')} on every evaluated document, "
+        f"The difference to {study.baseline_label} on every evaluated document, "
         f"{along}: mean over "
         f"n = {n} seeds, the thin line from the least to the greatest seed, larger marks for more "
         "tokens. All on one "
         f"side of 0: the effect does not hang on which text was taken; {far}: it does.{some}"
     )
-    spec = _spec(drawn, study.arms, dated, study.called(study.baseline or ""))
+    spec = _spec(drawn, study.arms, dated, study.baseline_label)
     return Figure("effect-by-document", caption, spec, legend(study, drawn["arm"]))
 
 

@@ -19,7 +19,7 @@ BUDGETS = {"tokens": "equal tokens", "flops": "equal FLOPs", "time": "equal wall
 
 def tokens_saved(study: Study) -> list[Item]:
     """Every effect as a share of the baseline's tokens; nothing where no rulers were trained."""
-    told = study.verdict.get("tokens_saved") or {}
+    told = study.verdict.to_json().get("tokens_saved") or {}
     rows = []
     for arm in study.arms:
         if arm in told:
@@ -72,8 +72,8 @@ def equal(study: Study) -> list[Item]:
     """The comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that budget;
     else n/a. Nothing where neither FLOPs nor time was asked for.
     """
-    told = study.verdict.get("equal") or {}
-    if not words.asked(study)["equal"]:
+    told = study.verdict.to_json().get("equal") or {}
+    if not words.asked_extras(study).equal:
         return []
     rows = []
     for row in study.verdicts.to_dict("records"):
@@ -95,7 +95,7 @@ def equal(study: Study) -> list[Item]:
         Column("reason", "remark"),
     ]
     caption = (
-        f"Final loss against {study.called(study.baseline or '')} at its own budget. Equal tokens "
+        f"Final loss against {study.baseline_label} at its own budget. Equal tokens "
         "is the study's "
         "verdict; at equal FLOPs and at equal time the arm is trained again, on as many tokens as "
         "cost the same, with "
@@ -125,7 +125,7 @@ def _at_budget(study: Study, kind: str, arm: str, told: dict[str, Any]) -> dict[
     row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGETS[kind]}
     row |= dict.fromkeys(("tokens", "mean", "low", "high", "level", "n", "p"))
     if found is None or "na" in found:
-        waits = kind in words.asked(study)["equal"]
+        waits = kind in words.asked_extras(study).equal
         reason = (found or {}).get("na") or (
             "not trained yet" if waits else f"not asked for (--equal {kind})"
         )
@@ -194,11 +194,11 @@ def _quantity(value: Any, unit: Any) -> str:
 
 def speed(study: Study) -> list[Item]:
     """Warm and interleaved measurements; nothing where none were made."""
-    told = study.speed.get("arms") or {}
+    told = study.speed.to_json().get("arms") or {}
     rows = []
     for arm in study.arms:
         if arm in told:
-            ratio = (study.speed.get("ratio") or {}).get(arm) or {}
+            ratio = (study.speed.to_json().get("ratio") or {}).get(arm) or {}
             row = {"arm": arm, "label": study.label(arm), **told[arm], "ratio": ratio.get("ratio")}
             rows.append(row | {"ratio_low": ratio.get("low"), "ratio_high": ratio.get("high")})
     if not rows:
@@ -228,10 +228,10 @@ def speed(study: Study) -> list[Item]:
         ("peak_memory_bytes", "peak memory", text.memory),
     ):
         columns += [numbers(key, header, show)] if frame[key].notna().any() else []
-    level = text.percent(study.speed.get("level", 0.95))
+    level = text.percent(study.speed.level)
     caption = (
-        f"Measured on {study.speed.get('device') or 'this machine'}, {_torch(study)}"
-        f"{text.plural(int(study.speed.get('threads') or 1), 'thread')}: all arms warm, in one "
+        f"Measured on {study.speed.device or 'this machine'}, {_torch(study)}"
+        f"{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in one "
         "process, taking turns "
         "round by round, so that what the machine does meanwhile strikes all alike. Medians over "
         "rounds with "
@@ -242,7 +242,7 @@ def speed(study: Study) -> list[Item]:
 
 
 def _torch(study: Study) -> str:
-    return f"torch {study.speed['torch']}, " if study.speed.get("torch") else ""
+    return f"torch {study.speed.torch}, " if study.speed.torch else ""
 
 
 def _ms(seconds: Any) -> str:

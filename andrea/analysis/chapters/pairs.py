@@ -16,7 +16,7 @@ def per_seed(study: Study) -> list[Item]:
     arms = [arm for arm in study.arms if arm != study.baseline]
     caption = (
         "Each small mark is one seed: the arm's final loss minus that of "
-        f"{study.called(study.baseline or '')} with "
+        f"{study.baseline_label} with "
         "the same initial draws and batches. The tick is their mean, the thick line its "
         "simultaneous interval. An arm "
         "differs where the line misses 0 by more than the choice of rates may have cost, and does "

@@ -6,7 +6,8 @@ import pandas as pd
 
 from andrea.analysis.load import Study
 from andrea.analysis.tables.frames import UNFINISHED
-from andrea.analysis.tables.summaries import lost, still_falling
+from andrea.analysis.tables.summaries import count_still_falling, untrained_runs
+from andrea.records.extras import Extras
 from andrea.text import numbers as text
 from andrea.verdict.judgement import METHOD
 
@@ -37,7 +38,7 @@ def answer(study: Study) -> str:
 
 def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
     """The arms by verdict; their numbers stand in the table below."""
-    base = study.called(study.baseline or "")
+    base = study.baseline_label
     groups: dict[tuple[str, str], list[dict[Any, Any]]] = {}
     for row in rows:
         groups.setdefault((row["verdict"], row["cause"]), []).append(row)
@@ -79,7 +80,7 @@ def _not_yet(study: Study) -> str:
 
 
 def _clause(study: Study, row: dict[Any, Any]) -> str:
-    arm, base = study.called(row["arm"]), study.called(study.baseline or "")
+    arm, base = study.called(row["arm"]), study.baseline_label
     numbers = ""
     if not text.absent(row["mean"]):
         within = (
@@ -106,19 +107,13 @@ def _clause(study: Study, row: dict[Any, Any]) -> str:
     return f"{arm} cannot be judged ({row['reason']})"
 
 
-def asked(study: Study) -> dict[str, Any]:
-    """What was asked beside the question: controls, confirm (bools), equal (budgets).
+def asked_extras(study: Study) -> Extras:
+    """Return what was asked beside the question.
 
     What was judged was asked, whatever became of the file that says so: a failed control cannot be
     dropped with it.
     """
-    now, judged = study.asked, study.verdict.get("asked") or {}
-    told: dict[str, Any] = {
-        key: bool(now.get(key) or judged.get(key)) for key in ("controls", "confirm")
-    }
-    return told | {
-        "equal": list(dict.fromkeys([*(judged.get("equal") or []), *(now.get("equal") or [])]))
-    }
+    return study.asked | study.verdict.asked
 
 
 def notes(study: Study) -> list[str]:
@@ -135,7 +130,7 @@ def notes(study: Study) -> list[str]:
             if not again or part not in row["reason"].split("; ")
         ]
         # That a study is exploratory is said of it as a whole.
-        early = "exploratory" if study.verdict.get("exploratory") else ""
+        early = "exploratory" if study.verdict.exploratory else ""
         if note := "; ".join(part for part in parts if part and part != early):
             said.setdefault(note, []).append(row["arm"])
     return [f"{study.called(*arms)}: {note}." for note, arms in said.items()]
@@ -145,33 +140,33 @@ def not_done(study: Study) -> list[str]:
     """What the study was not asked for, so that a reader does not look for it, and how it is asked
     for.
     """
-    lines, wanted, judged = [], asked(study), study.verdict
-    if not wanted["controls"]:
+    lines, extras, method = [], asked_extras(study), study.verdict.method or 1
+    if not extras.controls:
         lines.append(
             "Controls (--controls): one run repeated, the baseline with other initial weights, "
             "which must change "
             "nothing, and on half the tokens, which must show. Without them no effect is told in "
             "tokens."
         )
-    if not wanted["confirm"]:
+    if not extras.confirm:
         lines.append("A confirmation (--confirm): the verdict again, from fresh seeds alone.")
-    if not wanted["equal"]:
+    if not extras.equal:
         lines.append(
             "Equal FLOPs, equal time (--equal flops,time): arms trained to budgets at which all "
             "cost the same. At "
             "equal tokens a dearer arm has had more computation."
         )
-    if judged and int(judged.get("method") or 1) < METHOD:
+    if study.is_decided and method != METHOD:
         lines.append(
-            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: the study's "
-            "command, given again, judges the stored runs by it."
+            f"Judged by method {method}, the present is {METHOD}: give the study's command again, "
+            "which judges it anew without training."
         )
     return lines
 
 
 def simultaneous(study: Study) -> str:
     """What the printed intervals are: `simultaneous 95 % interval`."""
-    return f"simultaneous {text.percent(1 - float(study.rules.get('alpha', 0.05)))} interval"
+    return f"simultaneous {text.percent(1 - study.rules.alpha)} interval"
 
 
 STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
@@ -189,18 +184,16 @@ def did_not_train(study: Study) -> str:
     unigram = text.number(stalled["unigram_loss"].iloc[0], 2)
     said += f". Stalled: {STALLED}, {unigram} nats."
     more = f"train longer, with more --tokens than {text.count(stalled['tokens'].max())}."
-    if (study.choices.get(study.baseline or "") or {}).get("untrainable"):
+    if study.choice(study.baseline).untrainable:
         return f"{said} No rate trained even the baseline: {more}"
     if (stalled[stalled["phase"] == "replicate"]["arm"] == study.baseline).any():
         return f"{said} Even the baseline stalled at its best rate: {more}"
-    short = [
-        arm for arm in stalled["arm"].unique() if (study.choices.get(arm) or {}).get("untrainable")
-    ]
+    short = [arm for arm in stalled["arm"].unique() if study.choice(arm).untrainable]
     if short:
         return f"{said} No rate trained {study.called(*short)}, which the budget may be too short for: {more}"
     if _only_too_low(study, stalled):
         return said
-    falling = still_falling(study, stalled["run_id"])
+    falling = count_still_falling(study, stalled["run_id"])
     if 2 * falling > stalled["run_id"].nunique():
         counted = f"{falling} of {text.plural(stalled['run_id'].nunique(), 'stalled run')}"
         return f"{said} The loss of {counted} was still falling, so the budget may be what is short: {more}"
@@ -211,9 +204,7 @@ def _only_too_low(study: Study, stalled: pd.DataFrame) -> bool:
     """Whether all that stalled were tuning runs below the rate that was chosen: no budget is short
     of those.
     """
-    chosen = stalled["arm"].map(
-        {arm: (choice or {}).get("lr") for arm, choice in study.choices.items()}
-    )
+    chosen = stalled["arm"].map({arm: choice.lr for arm, choice in study.choices.items()})
     return bool((stalled["phase"].eq("tune") & (stalled["lr"] < pd.to_numeric(chosen))).all())
 
 
@@ -226,7 +217,7 @@ def what_was_lost(study: Study) -> list[str]:
         "budget": "run at an equal budget",
     }
     lines: dict[str, list[str]] = {}
-    for row in lost(study).to_dict("records"):
+    for row in untrained_runs(study).to_dict("records"):
         n, kind = int(row["runs"]), kinds.get(row["phase"], "run")
         counted = text.plural(n, kind, kind.replace("run", "runs", 1) if " " in kind else "")
         if n in (row["diverged"], row["stalled"]):
@@ -265,12 +256,9 @@ def what_is_missing(study: Study) -> list[str]:
             f"{text.plain(row['reason'])}"
         )
     if study.kind != "sweep":
-        seeds = int(study.rules.get("seeds", 0))
+        seeds = study.rules.seeds
         for arm in study.arms:
-            mine, trials = (
-                study.trials[study.trials["arm"] == arm],
-                int(study.rules.get("trials", 0)),
-            )
+            mine, trials = study.trials[study.trials["arm"] == arm], study.rules.trials
             hopes = (
                 mine["ok"].any() or mine["outcome"].isin(UNFINISHED).any()
             )  # else there is nothing to refine
@@ -278,37 +266,29 @@ def what_is_missing(study: Study) -> list[str]:
                 left = text.plural(trials - len(mine), "run in tuning", "runs in tuning")
                 lines.append(f"{study.called(arm)}: {left} not planned yet")
             planned = len(study.replicates()[study.replicates()["arm"] == arm])
-            if planned < seeds and not (study.choices.get(arm) or {}).get("untrainable"):
+            if planned < seeds and not study.choice(arm).untrainable:
                 lines.append(
                     f"{study.called(arm)}: {text.plural(seeds - planned, 'replicate')} not planned "
                     "yet"
                 )
         lines += _asked_and_missing(study)
-        if not study.verdict:
+        if not study.is_decided:
             lines.append("the verdict: judged once, when every replicate is there")
-    elif not study.best:
+    elif not study.is_decided:
         lines.append("the best configuration: chosen when every trial is there")
     return lines
 
 
 def _asked_and_missing(study: Study) -> list[str]:
     """Controls, confirmation and budgets that were asked for and are not planned or not judged."""
-    judged, planned = study.verdict.get("asked") or {}, set(study.runs["phase"])
-    equal = [
-        str(kind)
-        for kind in study.asked.get("equal") or []
-        if kind not in (judged.get("equal") or [])
-    ]
-    wanted = (
-        [("control", "the controls")]
-        if study.asked.get("controls") and not judged.get("controls")
-        else []
-    )
-    wanted += (
-        [("confirm", "the confirmation")]
-        if study.asked.get("confirm") and not judged.get("confirm")
-        else []
-    )
-    wanted += [("budget", f"equal {text.listing(equal)}")] if equal else []
-    told = {True: "asked for, not judged yet", False: "asked for, not planned yet"}
-    return [f"{name}: {told[phase in planned]}" for phase, name in wanted]
+    judged, planned = study.verdict.asked, set(study.runs["phase"])
+    wanted = []
+    if study.asked.controls and not judged.controls:
+        wanted.append(("control", "the controls"))
+    if study.asked.confirm and not judged.confirm:
+        wanted.append(("confirm", "the confirmation"))
+    budgets = [budget for budget in study.asked.equal if budget not in judged.equal]
+    if budgets:
+        wanted.append(("budget", f"equal {text.listing(budgets)}"))
+    states = {True: "asked for, not judged yet", False: "asked for, not planned yet"}
+    return [f"{name}: {states[phase in planned]}" for phase, name in wanted]

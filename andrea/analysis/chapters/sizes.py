@@ -47,18 +47,17 @@ SLOPES = {
 
 
 def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
-    """The ablations that were judged at several sizes (`board.same_question`), and what was left
+    """The ablations that were judged at several sizes (`board.question_key`), and what was left
     out because its size is there twice: the latest counts.
     """
     by_question: dict[Any, Group] = {}
     for study in studies:
-        if study.verdict.get("verdicts") and board.regime(study)["parameters"]:
-            by_question.setdefault(board.same_question(study), []).append(study)
+        if study.verdict.to_json().get("verdicts") and board.study_regime(study).parameters:
+            by_question.setdefault(board.question_key(study), []).append(study)
     found, said = [], []
     for several in by_question.values():
         latest = {
-            size(study): study
-            for study in sorted(several, key=lambda s: str(s.about.get("created") or ""))
+            size(study): study for study in sorted(several, key=lambda study: study.about.created)
         }
         if len(latest) > 1:
             found.append([latest[parameters] for parameters in sorted(latest)])
@@ -72,14 +71,14 @@ def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
 
 def size(study: Study) -> int:
     """Parameters of the baseline."""
-    return int(board.regime(study)["parameters"])
+    return int(board.study_regime(study).parameters or 0)
 
 
 def points(group: Group) -> pd.DataFrame:
     """Effects by size, columns as in `POINTS`; only those that the board shows with a mean."""
     found = []
     for study in group:
-        rows = board.rows([study])
+        rows = board.board_table([study])
         rows = rows[(rows["kind"] == "arm") & rows["mean"].notna()]
         keys = ["arm", "parameters", "mean", "low", "high", "n", "verdict", "study"]
         found.append(rows[keys].assign(label=rows["effect"]))
@@ -89,7 +88,7 @@ def points(group: Group) -> pd.DataFrame:
 def slopes(group: Group) -> pd.DataFrame:
     """How the effect of every arm moves with size, columns as in `SLOPES`."""
     told, arms = points(group), [arm for arm in group[0].arms if arm != group[0].baseline]
-    alpha = float(group[0].rules.get("alpha", 0.05)) / max(1, len(arms))
+    alpha = group[0].rules.alpha / max(1, len(arms))
     found = []
     for arm in arms:
         there = set(told[told["arm"] == arm]["study"])

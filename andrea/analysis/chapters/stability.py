@@ -85,7 +85,7 @@ def chapter(study: Study) -> list[Item]:
 
 def sensitivity(study: Study) -> list[Item]:
     """Value per arm, and the curve behind it; nothing before the verdict."""
-    told = study.verdict.get("sensitivity") or {}
+    told = study.verdict.to_json().get("sensitivity") or {}
     rows = []
     for arm in study.arms:
         if arm in told:
@@ -136,7 +136,7 @@ def sensitivity(study: Study) -> list[Item]:
 
 def curve(study: Study) -> pd.DataFrame:
     """min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
-    told = study.verdict.get("sensitivity") or {}
+    told = study.verdict.to_json().get("sensitivity") or {}
     rows = [
         {"arm": arm, "lr": lr, "loss": loss}
         for arm in study.arms

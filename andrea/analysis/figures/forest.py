@@ -10,7 +10,7 @@ import pandas as pd
 
 from andrea.analysis.figures import marks, theme
 from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
-from andrea.analysis.tables.leaderboard import judged
+from andrea.analysis.tables.leaderboard import verdict_words
 
 COLORS = {
     "better": "arm-3",
@@ -65,7 +65,7 @@ def forest(
     """Mean and interval of every row, grouped by study.
 
     Args:
-        board: of `board.rows`, at least one row.
+        board: of `board.board_table`, at least one row.
         by: the group of every row, which colours it and by which the legend hides it; by default
             its verdict.
         colors: colour of every group.
@@ -136,7 +136,7 @@ def _layers(told: pd.DataFrame, y: Any, x: dict[str, Any], colors: Mapping[str, 
 
 def _drawn(told: pd.DataFrame) -> pd.DataFrame:
     rows = told[told["head"] == ""]
-    rows = rows.assign(judged=judged(rows))
+    rows = rows.assign(judged=verdict_words(rows))
     return rows[
         ["line", "arm", "ablation", "effect", "judged", "mean", "low", "high", "n", "regime"]
     ]

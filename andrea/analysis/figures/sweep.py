@@ -14,7 +14,7 @@ def history(trials: pd.DataFrame) -> dict[str, Any]:
     """Every trial's loss in order, and the best so far.
 
     Args:
-        trials: of `summaries.trial_values`; trials without a loss are not drawn.
+        trials: of `summaries.sweep_trials`; trials without a loss are not drawn.
     """
     drawn = _drawn(trials)
     best = drawn.sort_values("trial").assign(best=lambda t: t["loss"].where(t["ok"]).cummin())[
@@ -37,7 +37,7 @@ def piece(trials: pd.DataFrame, name: str, log: bool) -> dict[str, Any]:
     """Every trial's loss over one parameter, later trials darker.
 
     Args:
-        trials: of `summaries.trial_values`.
+        trials: of `summaries.sweep_trials`.
         name: dotted name of the parameter.
         log: whether its axis is logarithmic.
     """

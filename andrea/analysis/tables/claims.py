@@ -121,14 +121,14 @@ def measured(claims: Iterable[Claim], studies: Sequence[Study]) -> list[tuple[Cl
     known = {study.path for _, several in found for study in several}
     others: dict[str, tuple[Claim, list[Study]]] = {}
     for study in studies:
-        own = claim_of(study.name, study.protocol)
+        own = claim_of(study.name, study.asked_yaml)
         if study.path not in known and own is not None:
             others.setdefault(own.text, (own, []))[1].append(study)
     return [*found, *others.values()]
 
 
 def _is_about(study: Study, claim: Claim) -> bool:
-    own = claim_of(study.name, study.protocol)
+    own = claim_of(study.name, study.asked_yaml)
     if own is not None and own.text == claim.text:
         return True
     if own is not None and own.claimed and own.claimed != claim.claimed:
@@ -174,14 +174,14 @@ def _of_study(claim: Claim, study: Study) -> list[dict[str, Any]]:
     """A row per arm that the claim is about. The rule that the study was frozen with comes before a
     later one.
     """
-    own = claim_of(study.name, study.protocol)
+    own = claim_of(study.name, study.asked_yaml)
     frozen = own is not None and bool(own.claimed)
     claimed = own.claimed if own is not None and frozen else claim.claimed
-    under = board.regime(study)
+    under = board.study_regime(study)
     base = {"claim": claim.text, "ablation": claim.ablation, "study": study.path.name, "m": study.m}
-    base |= {key: under[key] for key in ("regime", "parameters", "tokens")}
-    base["against"] = study.called(study.baseline or "")
-    judged = board.rows([study])
+    base |= {key: getattr(under, key) for key in ("regime", "parameters", "tokens")}
+    base["against"] = study.baseline_label
+    judged = board.board_table([study])
     found = []
     for arm, words in claimed.items():
         row = _interaction(study, arm) if CROSSED in arm else _judged(judged, arm)
@@ -190,7 +190,7 @@ def _of_study(claim: Claim, study: Study) -> list[dict[str, Any]]:
             why += "; the rule was written after this study was frozen"
         keys = ("verdict", "cause", "mean", "low", "high", "level", "n", "exploratory")
         told = {key: row.get(key) for key in keys} | {"exploratory": bool(row.get("exploratory"))}
-        effect = row.get("effect") or _label(study.protocol, arm)
+        effect = row.get("effect") or _label(study.asked_yaml, arm)
         found.append(
             {**base, **told, "effect": effect, "claimed": _either(words), "word": word, "why": why}
         )
@@ -210,7 +210,7 @@ NO_RULE = "the ablation does not say which verdicts would support its claim (cla
 
 def _interaction(study: Study, name: str) -> dict[str, Any]:
     """An interaction as a row of the board: present is worse where its mean is above 0."""
-    label = CROSSED.join(_label(study.protocol, level) for level in name.split(CROSSED))
+    label = CROSSED.join(_label(study.asked_yaml, level) for level in name.split(CROSSED))
     rows = study.effects[
         (study.effects["kind"] == "interaction") & (study.effects["name"] == label)
     ]
@@ -220,7 +220,7 @@ def _interaction(study: Study, name: str) -> dict[str, Any]:
     word = str(row["verdict"])
     if word == "present":
         word = "worse" if row["mean"] > 0 else "better"
-    early = bool(study.verdict.get("exploratory"))
+    early = study.verdict.exploratory
     shown = {key: None if early else row[key] for key in ("mean", "low", "high")}
     return {
         **row,

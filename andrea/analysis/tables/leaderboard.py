@@ -10,6 +10,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
 from andrea.analysis.tables.frames import with_number_types
 from andrea.text import numbers as text
+from andrea.verdict.paired import adjust_holm
 
 BOARD = {
     "ablation": "str: bare name of the study",
@@ -115,7 +116,7 @@ def board_table(studies: Iterable[Study]) -> pd.DataFrame:
     for study in studies:
         rows += _study_rows(study)
     p_values = [1.0 if text.absent(row["p"]) else row["p"] for row in rows]
-    for row, adjusted in zip(rows, holm(p_values), strict=True):
+    for row, adjusted in zip(rows, adjust_holm(p_values), strict=True):
         row["p_board"] = None if text.absent(row["p"]) else adjusted
     board = with_number_types(pd.DataFrame(rows, columns=list(BOARD)), BOARD)
     size = board["mean"].abs()
@@ -195,7 +196,9 @@ def question_key(study: Study) -> tuple[Any, ...]:
     """
     regime = study_regime(study)
     arms = study.protocol.arms
-    settings = tuple((arm, repr(sorted(arms[arm].set.items()))) for arm in study.arms if arm in arms)
+    settings = tuple(
+        (arm, repr(sorted(arms[arm].set.items()))) for arm in study.arms if arm in arms
+    )
     return (
         study.name,
         study.protocol.factor,

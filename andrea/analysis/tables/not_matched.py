@@ -10,7 +10,6 @@ import pandas as pd
 from andrea.analysis.load import Study
 from andrea.config import dotted
 from andrea.text.numbers import count, plural, rate
-from andrea.verdict.protocol import Protocol
 
 ROW = {
     "arm": "str: name of the arm",
@@ -45,7 +44,7 @@ def rows(study: Study) -> list[Row]:
 
     Works on studies in any state: what is not known yet is not listed.
     """
-    base, arms = study.baseline, study.resolved.get("arms") or {}
+    base, arms = study.baseline, study.resolved.to_json()["arms"]
     if base is None or base not in arms:
         return []
     found: list[Row] = []
@@ -74,8 +73,8 @@ def _counted(arm: str, mine: Mapping[str, Any], base: Mapping[str, Any]) -> Iter
 
 def _settings(study: Study, arm: str, base: str) -> Iterator[Row]:
     """Resolved settings that neither arm was asked to have."""
-    resolved = study.resolved["arms"]
-    declared: Mapping[str, Any] = study.protocol.get("arms") or {}
+    resolved = study.resolved.to_json()["arms"]
+    declared: Mapping[str, Any] = study.asked_yaml.get("arms") or {}
     asked = {
         path for name in (arm, base) for path in dotted((declared.get(name) or {}).get("set") or {})
     }
@@ -92,10 +91,10 @@ def _settings(study: Study, arm: str, base: str) -> Iterator[Row]:
 
 def _tuned(study: Study, arm: str, base: str) -> Iterator[Row]:
     """The chosen rate, where it was searched, and how many rates were any good."""
-    lr = _both(base, arm, lambda name: (study.choices.get(name) or {}).get("lr"))
+    lr = _both(base, arm, lambda name: study.choice(name).lr)
     if None not in lr:
         yield from _if_other(arm, "learning rate", "rate", lr, "tuned, by the same rule")
-    common = study.rules.get("center", Protocol.model_fields["center"].default)
+    common = study.rules.center
     centers = _both(base, arm, lambda name: study.centers.get(name, common))
     yield from _if_other(
         arm, "centre of the grid", "rate", centers, "declared before the first run"
@@ -125,13 +124,13 @@ def _measured(study: Study, arm: str, base: str) -> Iterator[Row]:
     one, other = (runs["peak_memory_bytes"].dropna() for runs in both)
     apart = len(one) and len(other) and (one.max() < other.min() or other.max() < one.min())
     if apart:
-        config = study.resolved["arms"][base].get("config") or {}
+        config = study.resolved.to_json()["arms"][base].get("config") or {}
         noise = NOISE.get((config.get("train") or {}).get("device", "cpu"), 0.0)
         note = f"median of {plural(len(other), 'replicate')}; ranges do not overlap"
         yield from _if_other(
             arm, "peak memory", "bytes", (int(one.median()), int(other.median())), note, noise
         )
-    yield from _speed(study.speed, arm, base)
+    yield from _speed(study.speed.to_json(), arm, base)
 
 
 def _speed(speed: Mapping[str, Any], arm: str, base: str) -> Iterator[Row]:
