@@ -235,7 +235,7 @@ def test_a_folder_without_a_protocol_is_no_study(tmp_path: Path) -> None:
 def test_a_sweeps_repeated_trial_keeps_its_row_and_shares_its_run(tmp_path: Path) -> None:
     writer = swept(tmp_path)
     study = load.load(writer.folder, writer.store)
-    trials = summaries.trial_values(study)
+    trials = summaries.sweep_trials(study)
     assert trials["trial"].tolist() == list(range(12))
     assert trials["loss"].tolist() == pytest.approx(
         [row["loss"] for row in writer.folder.read("best.json")["trials"]]

@@ -20,6 +20,9 @@ from andrea.analysis.chapters import sentences as words
 from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Bullets, Callout, Figure, Item, Report, Section, Table, Text
+from andrea.records.extras import Extras
+from andrea.records.study import AskedStudy
+from andrea.records.verdict import StudyVerdict
 from andrea.verdict.seeds import replication_seed
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"
@@ -52,7 +55,7 @@ def built(writer: Writer) -> Report:
 
 def other(study: Study, **verdict: Any) -> Study:
     """The study with another verdict.json."""
-    return replace(study, verdict=study.verdict | verdict)
+    return replace(study, verdict=StudyVerdict.model_validate(study.verdict.to_json() | verdict))
 
 
 def said(items: Sequence[Item]) -> str:
@@ -117,7 +120,7 @@ def test_a_control_says_what_was_done_what_came_out_and_what_follows(study: Stud
 
 @pytest.mark.parametrize("name", ["repeat", "a_a", "ruler"])
 def test_a_failed_control_stands_on_the_first_screen(study: Study, name: str) -> None:
-    told = study.verdict["controls"]
+    told = study.verdict.to_json()["controls"]
     failed = other(
         study, controls=told | {name: told[name] | {"ok": False, "reason": "it came out otherwise"}}
     )
@@ -144,7 +147,7 @@ def test_a_failed_control_makes_the_page_say_that_the_study_cannot_answer(tmp_pa
 
 
 def test_an_unknown_control_passes_nothing_and_voids_nothing(study: Study) -> None:
-    told = study.verdict["controls"]
+    told = study.verdict.to_json()["controls"]
     unknown = other(
         study,
         controls=told
@@ -228,7 +231,7 @@ def test_a_confirmation_contradicts_only_where_both_blocks_decide(
     told: str,
     sentence: str,
 ) -> None:
-    verdicts = [verdict | {"verdict": first} for verdict in study.verdict["verdicts"]]
+    verdicts = [verdict | {"verdict": first} for verdict in study.verdict.to_json()["verdicts"]]
     again = other(study, verdicts=verdicts, confirmation=confirmed(writer, word, agrees))
     whole = sentence.format("post", f"({word} there)")
     assert (
@@ -391,7 +394,7 @@ def test_a_study_that_was_asked_for_nothing_more_says_what_it_lacks(tmp_path: Pa
 def test_a_control_that_was_judged_stays_in_the_report_without_the_file_that_asked_for_it(
     study: Study,
 ) -> None:
-    bare = replace(study, asked={})
+    bare = replace(study, asked=Extras())
     assert len(cells(controls.chapter(bare), "controls")) == 3 and budgets.equal(bare)
     assert words.not_done(bare) == []
 
@@ -433,7 +436,9 @@ def test_notes_stand_below_the_table_and_do_not_repeat_its_numbers(tmp_path: Pat
 
 def test_figures_call_arms_by_their_labels(study: Study) -> None:
     arms = {arm: {"label": f"{arm}-norm </script>", "set": {}} for arm in study.arms}
-    labelled = replace(study, protocol=study.protocol | {"arms": arms})
+    labelled = replace(
+        study, protocol=AskedStudy.model_validate(study.protocol.to_json() | {"arms": arms})
+    )
     figure = next(item for item in pairs.per_seed(labelled) if isinstance(item, Figure))
     told = json.dumps(figure.spec)
     assert (

@@ -16,6 +16,7 @@ from andrea.analysis.formats.build import make_report
 from andrea.analysis.report import Figure
 from andrea.cli.show.results import results_as_json, results_as_text
 from andrea.cli.show.verdict_table import effect_table
+from andrea.records.study import AskedStudy
 from andrea.verdict.design import cells
 from andrea.verdict.seeds import replication_seed
 
@@ -174,7 +175,9 @@ def test_before_the_verdict_there_are_cells_and_no_effects(whole: Writer) -> Non
 def test_the_protocols_table_says_which_arms_have_a_grid_of_their_own(whole: Writer) -> None:
     study = load.load(whole.folder, whole.store)
     assert "half-decade grid common to all arms (0.000316," in chapters.tuning(study)
-    study.protocol["arms"]["post+cold"]["center"] = 0.001
+    asked = study.protocol.to_json()
+    asked["arms"]["post+cold"]["center"] = 0.001
+    study = replace(study, protocol=AskedStudy.model_validate(asked))
     assert (
         "for every arm round 0.00316, but post-norm + no warmup round 0.001, as declared"
         in chapters.tuning(study)

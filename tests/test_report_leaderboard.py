@@ -101,7 +101,7 @@ def rejudged(writer: Writer, noise: Any) -> None:
 @pytest.fixture(scope="module")
 def rows(writers: dict[str, Writer]) -> pd.DataFrame:
     """The board of all of them."""
-    return board.rows(load_all(writers["small"].store))
+    return board.board_table(load_all(writers["small"].store))
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_the_caption_says_what_the_intervals_cover(report: Report) -> None:
 def test_what_asks_the_same_is_counted_once_and_said(tmp_path: Path) -> None:
     finished(tmp_path, name="first", digest="same")
     finished(tmp_path, name="second", digest="same")
-    kept, said = board.distinct(load_all(RunStore(tmp_path)))
+    kept, said = board.distinct_studies(load_all(RunStore(tmp_path)))
     assert len(kept) == 1 and len(said) == 1
     assert said[0].startswith("first-same asks the same as second-same")
     [page] = [p for p in Job(RunStore(tmp_path), SCRIPT).make(["md"]) if p.name == "report.md"]
@@ -280,7 +280,7 @@ def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
     writer = finished(
         tmp_path, arms=arms, effects=shifts, factors=factors, factor="norm_placement × warmup"
     )
-    told = board.rows(load_all(writer.store))
+    told = board.board_table(load_all(writer.store))
     main = told[told["kind"] == "main effect"].set_index("effect")
     seeds = sorted({seed for _, seed in writer.losses})
     y = {arm: np.array([writer.losses[arm, seed] for seed in seeds]) for arm in arms}

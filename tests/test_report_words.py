@@ -20,7 +20,7 @@ from andrea.analysis.figures import learning_rates as rate_curves
 from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Callout, Figure, Report, Table
-from andrea.analysis.tables.summaries import still_falling
+from andrea.analysis.tables.summaries import count_still_falling
 from andrea.verdict.judge import judge_arms
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import rate_grid
@@ -170,7 +170,7 @@ def test_a_rate_that_is_too_low_asks_for_no_more_tokens_and_warns_of_nothing(
     )
     monkeypatch.setattr(analysis_store, "CLIFF", {})
     study = load((writer := finished(tmp_path)).folder, writer.store)
-    assert still_falling(study, study.runs["run_id"][study.runs["stalled"]]) == 2
+    assert count_still_falling(study, study.runs["run_id"][study.runs["stalled"]]) == 2
     said = words.did_not_train(study)
     assert "pre and post, each: 1 stalled of 7 runs in tuning, at learning rate 0.000316" in said
     assert "--tokens" not in said
@@ -238,7 +238,9 @@ def test_inconclusive_is_said_of_the_question_and_exploratory_once(tmp_path: Pat
     told = "post is worse than pre; whether third differs from pre is inconclusive."
     assert words.answer(study).endswith(told)
     tagged = [row | {"tags": ["exploratory"]} for row in study.judged]
-    early = replace(study, judged=tagged, verdict=study.verdict | {"exploratory": True})
+    early = replace(
+        study, judged=tagged, verdict=study.verdict.model_copy(update={"exploratory": True})
+    )
     assert [note for note in words.notes(early) if "exploratory" in note] == []
     assert [
         note for note in words.notes(replace(study, judged=tagged)) if note.endswith("exploratory.")

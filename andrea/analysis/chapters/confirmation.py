@@ -166,7 +166,7 @@ def sentence(study: Study) -> str:
     if not told:
         return (
             "The confirmation is not there yet."
-            if asked_extras(study).confirm and study.verdict
+            if asked_extras(study).confirm and study.is_decided
             else ""
         )
     if all(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from andrea.analysis.figures import marks, theme
 from andrea.analysis.figures.marks import (
+from andrea.records.study import Choice
     VISIBLE,
     color,
     dash,
@@ -29,7 +30,7 @@ FAILED = "loss at init"
 
 
 def learning_rates(
-    trials: pd.DataFrame, choices: Mapping[str, Any], arms: Sequence[str]
+    trials: pd.DataFrame, choices: Mapping[str, Choice], arms: Sequence[str]
 ) -> dict[str, Any]:
     """Every trial's loss over its learning rate, the parabola and the chosen rate.
 
@@ -108,34 +109,24 @@ def _chosen(chosen: pd.DataFrame, x: Any, y: Any, arms: Sequence[str]) -> list[A
     ]
 
 
-def _fits(choices: Mapping[str, Any], arms: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _fits(choices: Mapping[str, Choice], arms: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Parabolas sampled over the span of the rates they were fitted to, and the chosen rates upon
     them.
     """
     fits, chosen = [], []
     for arm in arms:
-        choice = choices.get(arm) or {}
-        lr, vertex = choice.get("lr"), choice.get("method") == "vertex"
-        fit: Any = choice.get("fit")
-        if vertex:
-            x = np.linspace(np.log10(min(fit["lrs"])), np.log10(max(fit["lrs"])), 60)
-            fits.append(
-                pd.DataFrame({"arm": arm, "lr": 10**x, "drawn": parabola(fit["coefficients"], x)})
-            )
+        choice = choices.get(arm, Choice())
+        lr, fit = choice.lr, choice.fit if choice.method == "vertex" else None
+        if fit is not None:
+            x = np.linspace(np.log10(min(fit.lrs)), np.log10(max(fit.lrs)), 60)
+            drawn = parabola(fit.coefficients, x)
+            fits.append(pd.DataFrame({"arm": arm, "lr": 10**x, "drawn": drawn}))
         if lr is not None:
-            at = [
-                p["loss"]
-                for p in choice.get("points") or []
-                if p.get("ok") and np.isclose(p["lr"], lr)
-            ]
-            score = (
-                float(parabola(fit["coefficients"], np.log10(lr)))
-                if vertex
-                else min(at, default=np.nan)
-            )
-            chosen.append(
-                {"arm": arm, "lr": lr, "drawn": score, "method": choice.get("method") or ""}
-            )
+            measured = [p.loss for p in choice.points if p.ok and np.isclose(p.lr, lr)]
+            loss = min(measured, default=np.nan)
+            if fit is not None:
+                loss = float(parabola(fit.coefficients, np.log10(lr)))
+            chosen.append({"arm": arm, "lr": lr, "drawn": loss, "method": choice.method or ""})
     empty = pd.DataFrame(columns=["arm", "lr", "drawn", "method"])
     return pd.concat(fits) if fits else empty, pd.DataFrame(chosen) if chosen else empty
 

@@ -1,5 +1,6 @@
 """Tidy tables from a study's runs: what was logged, nothing interpolated, nothing dropped."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -322,7 +323,7 @@ def _join(
 
 def _dtype_word(meaning: str) -> str:
     """Return str, int, float or bool: the word that a column's meaning begins with."""
-    return meaning.replace(":", " ").replace(",", " ").split()[0]
+    return re.split("[:;, ]", meaning)[0]
 
 
 def _repeat_per_run(values: Sequence[Any], lengths: Sequence[int], meaning: str) -> Any:
