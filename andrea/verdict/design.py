@@ -78,7 +78,9 @@ class FactorialContrast(Contrast):
         effect = f"the effect of {first.level} on the loss with {last.level}"
         return f"{effect} is that with {last.against} to within {margin:g} nats"
 
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of an effect."""
         contrast = {
             "kind": self.kind,

@@ -4,7 +4,7 @@ run.
     invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent,
     better / worse (present), inconclusive
 
-docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
+docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often the rule is
 wrong.
 """
 
