@@ -67,9 +67,10 @@ class Trainer:
             # Shares its parameters with the plain model, which checkpoints, evaluation and
             # diagnostics use.
             self.forward = torch.compile(self.model)
-        self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm = (
-            torch.zeros((), dtype=torch.float64, device=self.device) for _ in RunningSums._fields
-        )
+        # The four are views of one tensor, so that reading them takes one wait for the device.
+        self._sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        views = self._sums.unbind()
+        self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm = views
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context of the forward passes' precision."""
@@ -138,7 +139,7 @@ class Trainer:
 
     def read_sums(self) -> RunningSums:
         """Read the running sums, with one wait for the device."""
-        return RunningSums(*torch.stack(self._sum_tensors()).tolist())
+        return RunningSums(*self._sums.tolist())
 
     def reset_sums(self) -> None:
         """Begin a new interval of summed loss and norm."""
@@ -166,13 +167,8 @@ class Trainer:
         """Continue from `state`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for tensor, value in zip(self._sum_tensors(), state["sums"], strict=True):
-            tensor.fill_(value)
+        self._sums.copy_(torch.tensor(state["sums"], dtype=torch.float64))
         self.step = int(state["step"])
-
-    def _sum_tensors(self) -> list[Tensor]:
-        """The tensors behind `RunningSums`, in its order."""
-        return [self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm]
 
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:
