@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from andrea.verdict.replicates import ArmData, Fates
+from andrea.verdict.replicates import ArmData, Fates, count_unstable
 
 Word = Literal[
     "better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"
@@ -82,10 +82,9 @@ class ArmContrast(Contrast):
         [arm] = unstable.values()
         if arm.untrainable:
             return "no rate trains", "every tuning run diverged or stalled"
-        own = fates[self.arm]
-        bad = own["diverged"] + own["stalled"]
+        counts = fates[self.arm]
         return "", (
-            f"{bad} of {sum(own.values())} runs diverged or stalled, "
+            f"{count_unstable(counts)} of {sum(counts.values())} runs diverged or stalled, "
             f"{fates[self.baseline]['good']} baseline runs did not; "
             "the surviving pairs are shown and not tested"
         )

@@ -101,6 +101,7 @@ class Judgement(Generic[AnyContrast]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, in the order in which verdict.json has them."""
+        # Keys of files stay: studies that were judged earlier, and programs of users, have them.
         spelled: dict[str, dict[str, Any]] = {
             "margin": {"m": self.margin},
             "interval": {"interval": list(self.interval) if self.interval else None},

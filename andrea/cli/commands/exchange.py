@@ -63,9 +63,9 @@ def export_hf(
     there.
     """
     from andrea.model.hf.convert import export_hf as write
-    from andrea.model.hf.registry import known
+    from andrea.model.hf.registry import find_architecture
 
-    architecture = known(arch) if arch else None
+    architecture = find_architecture(arch) if arch else None
     exported = load_source(source, runs)
     name, notes = write(
         exported.model, out, architecture, dtype, exported.end_token, exported.tokenizer_files
