@@ -94,7 +94,7 @@ def own_variants() -> Iterator[None]:
         VARIANTS[axis].update(names)
 
 
-def test_s11_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(UserError, match="d_modle: unknown; did you mean 'd_model'"):
         build(ModelConfig, {"d_modle": 8})
 

@@ -85,11 +85,16 @@ class Judgement(Generic[AnyContrast]):
     sensible number.
     """
     pairs_needed_regret: int | None = None
-    """The same for an effect of margin − regret, as better and worse must hold beyond the regret."""
+    """The same for an effect of margin − regret: better and worse must hold beyond the regret."""
     smallest_visible: float | None = None
     """Effect in nats that these n pairs see with 80 % power: context, decides nothing."""
     tags: list[str] = field(default_factory=list)
     """exploratory, rate hardly tuned, regret unknown."""
+
+    @property
+    def values(self) -> list[float]:
+        """The differences without their seeds, nats."""
+        return [pair.difference for pair in self.differences]
 
     def __str__(self) -> str:
         return f"{self.verdict} ({self.cause})" if self.cause else self.verdict

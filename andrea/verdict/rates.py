@@ -223,8 +223,8 @@ def fit_parabola(points: Sequence[Point]) -> Parabola | None:
 def choose_rate(
     points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False
 ) -> Choice:
-    """Choose the rate of an arm from all its points: the vertex, or the argmin where a vertex cannot
-    be trusted.
+    """Choose the rate of an arm from all its points: the vertex, or the argmin where there is no
+    vertex to trust.
 
     Args:
         points: every finished tuning run of the arm.

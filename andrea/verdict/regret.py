@@ -1,4 +1,4 @@
-"""Regret: the loss that the choice of a rate may have cost, from the scatter of the tuning runs alone.
+"""Regret: the loss that the choice of a rate may have cost, from the scatter of the tuning runs.
 
 Two equal arms whose rates were chosen with error differ at those rates, and many seeds make that
 difference "significant". The verdict therefore sets the regret of both arms against the effect
@@ -72,7 +72,7 @@ def _regret_of(
     a2, a1, _ = solver @ losses.T
 
     def curve_at(decades: Array | float) -> Array:
-        """Return the height [draws] of the redrawn parabolas, but for their constants, at a distance
+        """Return the height [draws] of the redrawn parabolas, constants left out, so many decades
         from the centre.
         """
         height: Array = (a2 * decades + a1) * decades

@@ -8,8 +8,8 @@ c_i = (x_i − x̄) / Σ (x − x̄)². docs/method.md, *Several sizes*.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,14 +66,6 @@ class Slope:
     """p that the effects lie on a line, from three sizes on."""
     n: list[int] = field(default_factory=list)
     """Pairs by size, in the order given."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        values = asdict(self)
-        values["interval"] = list(self.interval) if self.interval else None
-        for end in values["ends"]:
-            end["interval"] = list(end["interval"])
-        return values
 
 
 class _Sum(NamedTuple):

@@ -171,7 +171,7 @@ def _share_saved(halvings: float) -> float:
 
 
 def _is_seen(control: Sequence[float], alpha: float) -> bool:
-    """Return true if the pairs see that more tokens lower the loss; Fieller's set is bounded then."""
+    """Return true if the pairs see that more tokens lower the loss: Fieller's set is bounded."""
     return float(np.mean(control)) > 0 and paired.t_test_p(control) < alpha
 
 

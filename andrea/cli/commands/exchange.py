@@ -62,9 +62,9 @@ def export_hf(
     there.
     """
     from andrea.model.hf.convert import export_hf as write
-    from andrea.model.hf.registry import known
+    from andrea.model.hf.registry import find_architecture
 
-    chosen = known(arch) if arch else None
+    chosen = find_architecture(arch) if arch else None
     model, files, end, missing = _source(source, runs)
     name, notes = write(model, out, chosen, dtype, end, files)
     notes += [missing] if missing else []
