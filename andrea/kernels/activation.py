@@ -1,4 +1,4 @@
-"""Activations with their biases as ops: `f(a + bias)`, gated `f(gate + gate_bias) * (up + up_bias)`.
+"""Activations with their biases as ops: `f(a + bias)`, `f(gate + gate_bias) * (up + up_bias)`.
 
 The backward pass computes f again, so that only its inputs are kept.
 
@@ -24,8 +24,10 @@ from andrea.kernels.library import (
     count_replicas,
     define_op,
     needed_gradients,
+    new_result,
     reduce_parts,
-    register_gradient,
+    replica_axis,
+    replica_stride,
     row_argument,
     rows_per_replica,
     stack_replicas,
@@ -146,11 +148,10 @@ def _input_arguments(inputs: Inputs, shape: ActivationShape) -> dict[str, Any]:
         "replicas": shape.replicas,
         "columns": shape.columns,
     }
-    bias_stride = shape.columns if shape.replicas > 1 else 0
     for names, matrix, bias in zip(_names(inputs), inputs.matrices, inputs.biases, strict=True):
         arguments |= row_argument(names.matrix, matrix)
         arguments[names.bias] = contiguous(bias)
-        arguments[f"{names.bias}_replica_stride"] = bias_stride
+        arguments[f"{names.bias}_replica_stride"] = replica_stride(shape)
     return arguments
 
 
@@ -199,8 +200,9 @@ def _empty_gradients(inputs: BackwardInputs) -> tuple[Tensor, ...]:
     real = compute_type(matrices[0].dtype)
     gradients = [matrix.new_empty(matrix.shape) for matrix in matrices]
     for bias in biases:
-        size = (0,) if bias is None or not inputs.learned else bias.shape
-        gradients.append(matrices[0].new_empty(size, dtype=real))
+        shape = () if bias is None else bias.shape
+        needed = inputs.learned and bias is not None
+        gradients.append(new_result(matrices[0], shape, real, needed))
     return tuple(gradients)
 
 
@@ -240,43 +242,11 @@ def _backward_vmap(replicas: int, axes: Any, inputs: BackwardInputs) -> Any:
     if isinstance(inputs, GatedBackwardInputs):
         op = torch.ops.andrea.gated_activation_backward
     gradients = op(dy, *matrices, *biases, inputs.function, inputs.learned)
-    bias_axes = [0 if inputs.learned and bias is not None else None for bias in biases]
+    bias_axes = [replica_axis(inputs.learned and bias is not None) for bias in biases]
     return gradients, (*(0 for _ in matrices), *bias_axes)
 
 
-# ---- Registration --------------------------------------------------------------------------------
-
-define_op(
-    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
-    "(Tensor, Tensor)",
-    PlainBackwardInputs,
-    kernel=_run_backward,
-    shapes=_empty_gradients,
-    vmap=_backward_vmap,
-)
-define_op(
-    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
-    "up_bias, str function, bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
-    GatedBackwardInputs,
-    kernel=_run_backward,
-    shapes=_empty_gradients,
-    vmap=_backward_vmap,
-)
-_PLAIN = define_op(
-    "activation(Tensor a, Tensor? bias, str function) -> Tensor",
-    PlainInputs,
-    kernel=_run_forward,
-    shapes=_empty_output,
-    vmap=_forward_vmap,
-)
-_GATED = define_op(
-    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
-    "Tensor",
-    GatedInputs,
-    kernel=_run_forward,
-    shapes=_empty_output,
-    vmap=_forward_vmap,
-)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
 def _save(ctx: Any, inputs: Inputs, output: Tensor) -> None:
@@ -304,8 +274,43 @@ def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dgate, dup, dgate_bias, dup_bias, None
 
 
-register_gradient(_PLAIN, PlainInputs, save=_save, backward=_plain_gradient)
-register_gradient(_GATED, GatedInputs, save=_save, backward=_gated_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
+    "(Tensor, Tensor)",
+    PlainBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
+    "up_bias, str function, bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
+    GatedBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "activation(Tensor a, Tensor? bias, str function) -> Tensor",
+    PlainInputs,
+    kernel=_run_forward,
+    shapes=_empty_output,
+    vmap=_forward_vmap,
+    save=_save,
+    backward=_plain_gradient,
+)
+define_op(
+    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
+    "Tensor",
+    GatedInputs,
+    kernel=_run_forward,
+    shapes=_empty_output,
+    vmap=_forward_vmap,
+    save=_save,
+    backward=_gated_gradient,
+)
 
 
 # ---- Functions -----------------------------------------------------------------------------------

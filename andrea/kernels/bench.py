@@ -41,14 +41,6 @@ class BenchmarkTask:
     """By name: `eager`, `compile`, `cuda`, `liger`."""
 
 
-class WayRow(NamedTuple):
-    """A way to compute an op, as `andrea kernels bench --json` prints it."""
-
-    ms: float
-    gbps: float
-    share: float
-
-
 @dataclass
 class BenchmarkRow:
     """Times of an op by each way."""
@@ -74,7 +66,7 @@ class BenchmarkRow:
         """Return the row without `copy_gbps`, which is the same for all."""
         ways = {}
         for way, ms in self.ms.items():
-            ways[way] = WayRow(ms, self.gbps(way), self.share_of_copy(way))._asdict()
+            ways[way] = {"ms": ms, "gbps": self.gbps(way), "share": self.share_of_copy(way)}
         return {
             "op": self.op,
             "dtype": self.dtype,

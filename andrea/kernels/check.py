@@ -213,7 +213,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class OpSummary:
-    """All comparisons of an op in one type; the fields are those of `andrea kernels check --json`."""
+    """All comparisons of an op in one type, with the fields of `andrea kernels check --json`."""
 
     op: str
     dtype: str

@@ -24,7 +24,9 @@ from andrea.kernels.library import (
     compute_type,
     define_op,
     needed_gradients,
-    register_gradient,
+    new_result,
+    null_if_empty,
+    replica_axis,
     row_argument,
     stack_replicas,
     stack_weights,
@@ -150,8 +152,8 @@ def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> No
 def _empty_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     """Return loss [...] and gradient [..., V], which is empty where none is asked for."""
     logits = inputs.logits
-    loss = logits.new_empty(inputs.targets.shape, dtype=compute_type(logits.dtype))
-    return loss, logits.new_empty(logits.shape if inputs.with_grad else (0,))
+    loss = new_result(logits, inputs.targets.shape, compute_type(logits.dtype))
+    return loss, new_result(logits, logits.shape, needed=inputs.with_grad)
 
 
 def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
@@ -159,10 +161,8 @@ def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     _require_fit(logits, targets, upstream)
     loss, grad = _empty_loss(inputs)
     if logits.numel():
-        target_grad = grad if inputs.with_grad else None
-        fill_losses(
-            as_rows(logits), targets, inputs.rule, loss=loss, grad=target_grad, upstream=upstream
-        )
+        rows, grad_rows = as_rows(logits), null_if_empty(grad)
+        fill_losses(rows, targets, inputs.rule, loss=loss, grad=grad_rows, upstream=upstream)
     return loss, grad
 
 
@@ -174,7 +174,7 @@ def _loss_vmap(replicas: int, axes: Any, inputs: LossInputs) -> Any:
         upstream=_stack_upstream(inputs.upstream, axes.upstream, replicas, targets.shape),
     )
     outputs = torch.ops.andrea.cross_entropy(*stacked)
-    return outputs, (0, 0 if inputs.with_grad else None)
+    return outputs, (0, replica_axis(inputs.with_grad))
 
 
 def _stack_upstream(
@@ -239,8 +239,9 @@ def _head_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _empty_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
     """Return loss [...] and the logits' gradient [..., V], empty where none is asked for."""
     x, rows = inputs.x, inputs.targets.shape
-    grad_shape = (*rows, inputs.weight.shape[-2]) if inputs.with_grad else (0,)
-    return x.new_empty(rows, dtype=compute_type(x.dtype)), x.new_empty(grad_shape)
+    grad_shape = (*rows, inputs.weight.shape[-2])
+    loss = new_result(x, rows, compute_type(x.dtype))
+    return loss, new_result(x, grad_shape, needed=inputs.with_grad)
 
 
 def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
@@ -272,34 +273,10 @@ def _head_vmap(replicas: int, axes: Any, inputs: HeadInputs) -> Any:
         assert weight is not None
         stacked = stacked._replace(weight=weight, bias=bias)
     outputs = torch.ops.andrea.head_loss(*stacked)
-    return outputs, (0, 0 if inputs.with_grad else None)
+    return outputs, (0, replica_axis(inputs.with_grad))
 
 
-# ---- Registration --------------------------------------------------------------------------------
-
-define_op(
-    "cross_entropy_backward(Tensor grad, Tensor dloss, Tensor? upstream) -> Tensor",
-    ScaleInputs,
-    kernel=_run_scale,
-    shapes=_empty_scaled,
-    vmap=_scale_vmap,
-)
-_LOSS = define_op(
-    "cross_entropy(Tensor logits, Tensor targets, Tensor? upstream, int ignored, float softcap, "
-    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
-    LossInputs,
-    kernel=_run_loss,
-    shapes=_empty_loss,
-    vmap=_loss_vmap,
-)
-_HEAD = define_op(
-    "head_loss(Tensor x, Tensor weight, Tensor? bias, Tensor targets, int ignored, float softcap, "
-    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
-    HeadInputs,
-    kernel=_run_head_loss,
-    shapes=_empty_head_loss,
-    vmap=_head_vmap,
-)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
 def _save_loss(ctx: Any, inputs: LossInputs, outputs: tuple[Tensor, Tensor]) -> None:
@@ -349,8 +326,35 @@ def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]
     return dx, dweight, dbias, None, None, None, None, None
 
 
-register_gradient(_LOSS, LossInputs, save=_save_loss, backward=_loss_gradient)
-register_gradient(_HEAD, HeadInputs, save=_save_head, backward=_head_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "cross_entropy_backward(Tensor grad, Tensor dloss, Tensor? upstream) -> Tensor",
+    ScaleInputs,
+    kernel=_run_scale,
+    shapes=_empty_scaled,
+    vmap=_scale_vmap,
+)
+define_op(
+    "cross_entropy(Tensor logits, Tensor targets, Tensor? upstream, int ignored, float softcap, "
+    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
+    LossInputs,
+    kernel=_run_loss,
+    shapes=_empty_loss,
+    vmap=_loss_vmap,
+    save=_save_loss,
+    backward=_loss_gradient,
+)
+define_op(
+    "head_loss(Tensor x, Tensor weight, Tensor? bias, Tensor targets, int ignored, float softcap, "
+    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
+    HeadInputs,
+    kernel=_run_head_loss,
+    shapes=_empty_head_loss,
+    vmap=_head_vmap,
+    save=_save_head,
+    backward=_head_gradient,
+)
 
 
 # ---- Functions -----------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def _relaxed_capture() -> Iterator[None]:
 
 
 def missing_requirement(device: torch.device) -> str | None:
-    """Return what keeps kernels from running on a CUDA device, in one line; None if nothing does."""
+    """Return what keeps kernels from running on a CUDA device, in one line; None: nothing."""
     if not torch.cuda.is_available():
         return "the CUDA kernels need a CUDA device, and this torch sees none"
     capability = torch.cuda.get_device_capability(device)

@@ -61,6 +61,9 @@ class NormShape(NamedTuple):
     def rows(self) -> int:
         return self.replicas * self.rows_per_replica
 
+    def kernel_name(self, way: Literal["fwd", "bwd"]) -> str:
+        return f"norm_{way}_{self.kind}_{self.stream}_{self.branch}"
+
 
 class ActivationShape(NamedTuple):
     """Rows of an activation, [replicas · rows_per_replica, columns], and how they are stored."""
@@ -144,6 +147,13 @@ def _row_cache(groups: int, row_bytes: int, limits: DeviceLimits) -> RowCache:
     return RowCache(needed, True)
 
 
+def _row_plan(
+    kernel: str, grid: int, threads: RowThreads, cache: RowCache, **arguments: int
+) -> LaunchPlan:
+    arguments |= {"lanes": threads.lanes, "cached": int(cache.fits)}
+    return LaunchPlan(kernel, grid, threads.block, cache.shared_bytes, arguments)
+
+
 def _require_size(columns: int, rows: int) -> None:
     if not 1 <= columns <= MOST_COLUMNS or rows < 0:
         raise ValueError(
@@ -176,17 +186,12 @@ def plan_cross_entropy(
     if vectors <= 4 * WARP:
         threads = WARP_ROWS
     else:
+        # Four vectors a thread, since the kernel keeps four loads in flight.
         # A row that leaves no room for a second block on the multiprocessor gets twice the threads.
         alone = row_bytes > limits.shared_bytes // 2
         threads = _block_row(vectors, per_thread=4, most=768 if alone else 384)
     cache = _row_cache(threads.groups, row_bytes, limits)
-    return LaunchPlan(
-        f"ce_{storage}",
-        _row_grid(rows, threads.groups),
-        threads.block,
-        cache.shared_bytes,
-        {"lanes": threads.lanes, "cached": int(cache.fits)},
-    )
+    return _row_plan(f"ce_{storage}", _row_grid(rows, threads.groups), threads, cache)
 
 
 def plan_cross_entropy_scale(storage: str, rows: int, columns: int) -> LaunchPlan:
@@ -219,13 +224,8 @@ def plan_norm_forward(shape: NormShape, limits: DeviceLimits = ANY_GPU) -> Launc
     threads = WARP_ROWS if shape.columns <= WIDEST_WARP_ROW else _wide_row(shape)
     row_bytes = _padded_columns(shape) * ITEM_BYTES[shape.stream]
     cache = _row_cache(threads.groups, row_bytes, limits)
-    return LaunchPlan(
-        f"norm_fwd_{shape.kind}_{shape.stream}_{shape.branch}",
-        _row_grid(shape.rows, threads.groups),
-        threads.block,
-        cache.shared_bytes,
-        {"lanes": threads.lanes, "cached": int(cache.fits)},
-    )
+    grid = _row_grid(shape.rows, threads.groups)
+    return _row_plan(shape.kernel_name("fwd"), grid, threads, cache)
 
 
 def plan_norm_backward(shape: NormShape, limits: DeviceLimits = ANY_GPU) -> LaunchPlan:
@@ -252,13 +252,7 @@ def plan_norm_backward(shape: NormShape, limits: DeviceLimits = ANY_GPU) -> Laun
         resident = min(RESIDENT_THREADS // threads.block, by_memory)
     wave = limits.multiprocessors * resident // max(1, shape.replicas)
     parts = max(1, min(wave, _divide_up(shape.rows_per_replica, threads.groups)))
-    return LaunchPlan(
-        f"norm_bwd_{shape.kind}_{shape.stream}_{shape.branch}",
-        parts * shape.replicas,
-        threads.block,
-        cache.shared_bytes,
-        {"parts": parts, "lanes": threads.lanes, "cached": int(cache.fits)},
-    )
+    return _row_plan(shape.kernel_name("bwd"), parts * shape.replicas, threads, cache, parts=parts)
 
 
 # ---- Activations ---------------------------------------------------------------------------------
@@ -287,6 +281,7 @@ def _tile_columns(shape: ActivationShape) -> _Tiling:
 def _activation_plan(
     kernel: str, shape: ActivationShape, tiling: _Tiling, parts: int
 ) -> LaunchPlan:
+    # A block's number holds its tile, part and replica; with fewer parts each walks further down.
     most_parts = LARGEST_GRID // (tiling.tiles * max(1, shape.replicas))
     parts = max(1, min(parts, most_parts))
     arguments = {"width": tiling.width, "tiles": tiling.tiles, "parts": parts}
@@ -298,6 +293,7 @@ def plan_activation_forward(shape: ActivationShape) -> LaunchPlan:
     """Plan an activation, in which each thread has four rows."""
     _require_size(shape.columns, shape.rows_per_replica)
     tiling = _tile_columns(shape)
+    # As many as the kernel loads before it uses the first.
     parts = _divide_up(shape.rows_per_replica, tiling.block_rows * 4)
     return _activation_plan(shape.kernel_name("fwd"), shape, tiling, parts)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from andrea.kernels.backend import run_kernel
-from andrea.kernels.launch_plans import plan_reduce_parts
+from andrea.kernels.launch_plans import ActivationShape, NormShape, plan_reduce_parts
 from andrea.kernels.source import type_suffix
 
 LIBRARY = torch.library.Library("andrea", "DEF")  # type: ignore[no-untyped-call]
@@ -31,8 +31,10 @@ def define_op(
     kernel: Callable[[Inputs], Any],
     shapes: Callable[[Inputs], Any],
     vmap: Callable[[int, Any, Inputs], Any],
-) -> str:
-    """Register an op.
+    save: Callable[[Any, Inputs, Any], None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> None:
+    """Register an op in torch's namespace `andrea`.
 
     Args:
         inputs_type: the named tuple in which the functions below get the op's arguments.
@@ -41,45 +43,27 @@ def define_op(
         vmap: computes it for stacked replicas, from their number, the axes of the inputs (a tuple
             of the same names; None: all replicas share it) and the inputs; returns results and
             their axes.
-
-    Returns:
-        The op's qualified name.
+        save: keeps what the backward needs: `save(ctx, inputs, outputs)`.
+        backward: returns the gradients of the inputs: `backward(ctx, *gradients)`. It calls ops
+            alone, so that it can be traced and batched. Without it the op has no gradient.
     """
     name = schema.partition("(")[0]
     op = f"andrea::{name}"
-    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-
-    def run_named(*arguments: Any) -> Any:
-        return kernel(inputs_type(*arguments))
-
-    def trace_named(*arguments: Any) -> Any:
-        return shapes(inputs_type(*arguments))
 
     def vmap_named(info: Any, axes: Sequence[int | None], *arguments: Any) -> Any:
         return vmap(info.batch_size, inputs_type(*axes), inputs_type(*arguments))
 
-    for device in ("CPU", "CUDA"):
-        LIBRARY.impl(name, run_named, device)  # type: ignore[no-untyped-call]
-    torch.library.register_fake(op, trace_named, lib=LIBRARY)
-    torch.library.register_vmap(op, vmap_named, lib=LIBRARY)
-    return op
-
-
-def register_gradient(
-    op: str,
-    inputs_type: Callable[..., Inputs],
-    *,
-    save: Callable[[Any, Inputs, Any], None],
-    backward: Callable[..., Any],
-) -> None:
-    """Register an op's gradient: `save(ctx, inputs, output)` after the forward pass, and
-    `backward(ctx, *gradients)`. The latter calls ops alone, so that it can be traced and batched.
-    """
-
     def save_named(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        save(ctx, inputs_type(*inputs), output)
+        if save is not None:
+            save(ctx, inputs_type(*inputs), output)
 
-    torch.library.register_autograd(op, backward, setup_context=save_named, lib=LIBRARY)
+    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, lambda *arguments: kernel(inputs_type(*arguments)), device)  # type: ignore[no-untyped-call]
+    torch.library.register_fake(op, lambda *arguments: shapes(inputs_type(*arguments)), lib=LIBRARY)
+    torch.library.register_vmap(op, vmap_named, lib=LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(op, backward, setup_context=save_named, lib=LIBRARY)
 
 
 def needed_gradients(ctx: Any, inputs_type: type[Inputs]) -> Any:
@@ -99,6 +83,27 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
 def to_compute_type(x: Tensor, weight: Tensor | None) -> Tensor | None:
     """Return a weight or bias of x, if there is one, in the type that kernels read it in."""
     return None if weight is None else weight.to(compute_type(x.dtype))
+
+
+# ---- Results that may be absent ------------------------------------------------------------------
+# An op returns a fixed number of tensors: what is not asked for is an empty one.
+
+
+def new_result(
+    x: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None, needed: bool = True
+) -> Tensor:
+    """Return a tensor for a kernel to fill; an empty one if it is not needed."""
+    return x.new_empty(shape if needed else (0,), dtype=dtype)
+
+
+def null_if_empty(x: Tensor) -> Tensor | None:
+    """Return what a kernel gets for a tensor: an empty one is a null pointer."""
+    return x if x.numel() else None
+
+
+def replica_axis(needed: bool) -> int | None:
+    """Return the replica axis of a result; an empty one has none."""
+    return 0 if needed else None
 
 
 # ---- Rows ----------------------------------------------------------------------------------------
@@ -169,6 +174,13 @@ def rows_per_replica(rows: int, replicas: int) -> int:
     if replicas == 0 or rows % replicas:
         raise ValueError(f"{rows} rows for {replicas} replicas")
     return rows // replicas
+
+
+def replica_stride(shape: NormShape | ActivationShape) -> int:
+    """Return the elements from a replica's weight or bias to the next one's; 0 for a weight that
+    all rows share.
+    """
+    return shape.columns if shape.replicas > 1 else 0
 
 
 def stack_replicas(x: Tensor, axis: int | None, replicas: int) -> Tensor:

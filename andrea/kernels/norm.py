@@ -21,8 +21,11 @@ from andrea.kernels.library import (
     count_replicas,
     define_op,
     needed_gradients,
+    new_result,
+    null_if_empty,
     reduce_parts,
-    register_gradient,
+    replica_axis,
+    replica_stride,
     row_argument,
     rows_per_replica,
     stack_replicas,
@@ -130,12 +133,11 @@ def _norm_shape(
 def _empty_outputs(inputs: NormInputs | AddNormInputs) -> NormOutputs:
     x = inputs.x
     real = compute_type(x.dtype)
-    nothing = (0,)
     return NormOutputs(
-        sum=x.new_empty(nothing if inputs.delta is None else x.shape),
-        y=x.new_empty(x.shape, dtype=inputs.dtype),
-        mean=x.new_empty(x.shape[:-1] if inputs.kind == "ln" else nothing, dtype=real),
-        rstd=x.new_empty(x.shape[:-1], dtype=real),
+        sum=new_result(x, x.shape, needed=inputs.delta is not None),
+        y=new_result(x, x.shape, inputs.dtype),
+        mean=new_result(x, x.shape[:-1], real, needed=inputs.kind == "ln"),
+        rstd=new_result(x, x.shape[:-1], real),
     )
 
 
@@ -145,24 +147,23 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
             "a norm with a bias needs a weight: the backward sums for the bias only beside the "
             "weight"
         )
-    x, delta = inputs.x, inputs.delta
+    x = inputs.x
     shape = _norm_shape(x, inputs.dtype, inputs.kind, (inputs.weight, inputs.bias))
     outputs = _empty_outputs(inputs)
     if x.numel() == 0:
         return outputs
-    weight_stride = shape.columns if shape.replicas > 1 else 0
     run_kernel(
         x.device,
         plan_norm_forward(shape, device_limits(x.device)),
         **row_argument("x", x),
-        **row_argument("delta", delta),
+        **row_argument("delta", inputs.delta),
         weight=contiguous(inputs.weight),
-        weight_replica_stride=weight_stride,
+        weight_replica_stride=replica_stride(shape),
         bias=contiguous(inputs.bias),
-        bias_replica_stride=weight_stride,
-        sum=None if delta is None else outputs.sum,
+        bias_replica_stride=replica_stride(shape),
+        sum=null_if_empty(outputs.sum),
         y=outputs.y,
-        mean=outputs.mean if inputs.kind == "ln" else None,
+        mean=null_if_empty(outputs.mean),
         rstd=outputs.rstd,
         rows=shape.rows,
         columns=shape.columns,
@@ -170,14 +171,6 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
         eps=inputs.eps,
     )
     return outputs
-
-
-def _norm(inputs: NormInputs) -> tuple[Tensor, ...]:
-    return _run_forward(inputs)[1:]
-
-
-def _norm_shapes(inputs: NormInputs) -> tuple[Tensor, ...]:
-    return _empty_outputs(inputs)[1:]
 
 
 def _add_norm(inputs: AddNormInputs) -> NormOutputs:
@@ -189,17 +182,12 @@ def _add_norm(inputs: AddNormInputs) -> NormOutputs:
     return _run_forward(inputs)
 
 
-def _mean_axis(kind: NormKind) -> int | None:
-    """Return the replica axis of the means, of which RMSNorm has none."""
-    return 0 if kind == "ln" else None
-
-
 def _norm_vmap(replicas: int, axes: Any, inputs: NormInputs) -> Any:
     weights = inputs.weight, inputs.bias
     weight, bias = stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
     x = stack_replicas(inputs.x, axes.x, replicas)
     outputs = torch.ops.andrea.norm(*inputs._replace(x=x, weight=weight, bias=bias))
-    return outputs, (0, _mean_axis(inputs.kind), 0)
+    return outputs, (0, replica_axis(inputs.kind == "ln"), 0)
 
 
 def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
@@ -209,22 +197,21 @@ def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
     delta = stack_replicas(inputs.delta, axes.delta, replicas)
     stacked = inputs._replace(x=x, delta=delta, weight=weight, bias=bias)
     outputs = torch.ops.andrea.add_norm(*stacked)
-    return outputs, (0, 0, _mean_axis(inputs.kind), 0)
+    return outputs, (0, 0, replica_axis(inputs.kind == "ln"), 0)
 
 
 # ---- Backward ------------------------------------------------------------------------------------
 
 
 def _empty_gradients(inputs: NormBackwardInputs) -> NormGradients:
-    total, weight, dtype = inputs.sum, inputs.weight, inputs.dy.dtype
+    total, dtype, learned = inputs.sum, inputs.dy.dtype, inputs.learned
     real = compute_type(total.dtype)
-    nothing = torch.Size([0])
-    weight_shape = nothing if weight is None else weight.shape
+    weight_shape = () if inputs.weight is None else inputs.weight.shape
     return NormGradients(
-        dx=total.new_empty(total.shape),
-        ddelta=total.new_empty(nothing if dtype == total.dtype else total.shape, dtype=dtype),
-        dweight=total.new_empty(weight_shape if inputs.learned else nothing, dtype=real),
-        dbias=total.new_empty(weight_shape if inputs.learned == 2 else nothing, dtype=real),
+        dx=new_result(total, total.shape),
+        ddelta=new_result(total, total.shape, dtype, needed=dtype != total.dtype),
+        dweight=new_result(total, weight_shape, real, needed=learned > 0),
+        dbias=new_result(total, weight_shape, real, needed=learned == 2),
     )
 
 
@@ -248,12 +235,12 @@ def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
         **row_argument("dy", inputs.dy),
         **row_argument("dsum", inputs.dsum),
         **row_argument("sum", total),
-        mean=inputs.mean.contiguous() if inputs.kind == "ln" else None,
+        mean=null_if_empty(inputs.mean.contiguous()),
         rstd=inputs.rstd.contiguous(),
         weight=contiguous(weight),
-        weight_replica_stride=shape.columns if shape.replicas > 1 else 0,
+        weight_replica_stride=replica_stride(shape),
         dx=gradients.dx,
-        ddelta=gradients.ddelta if gradients.ddelta.numel() else None,
+        ddelta=null_if_empty(gradients.ddelta),
         partial=partial,
         rows_per_replica=shape.rows_per_replica,
         replicas=shape.replicas,
@@ -286,38 +273,13 @@ def _backward_vmap(replicas: int, axes: Any, inputs: NormBackwardInputs) -> Any:
     gradients = torch.ops.andrea.norm_backward(*stacked)
     return gradients, (
         0,
-        None if inputs.dy.dtype == inputs.sum.dtype else 0,
-        0 if inputs.learned else None,
-        0 if inputs.learned == 2 else None,
+        replica_axis(inputs.dy.dtype != inputs.sum.dtype),
+        replica_axis(inputs.learned > 0),
+        replica_axis(inputs.learned == 2),
     )
 
 
-# ---- Registration --------------------------------------------------------------------------------
-
-define_op(
-    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
-    "str kind, int learned) -> (Tensor, Tensor, Tensor, Tensor)",
-    NormBackwardInputs,
-    kernel=_run_backward,
-    shapes=_empty_gradients,
-    vmap=_backward_vmap,
-)
-_NORM = define_op(
-    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
-    "(Tensor, Tensor, Tensor)",
-    NormInputs,
-    kernel=_norm,
-    shapes=_norm_shapes,
-    vmap=_norm_vmap,
-)
-_ADD_NORM = define_op(
-    "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-    AddNormInputs,
-    kernel=_add_norm,
-    shapes=_empty_outputs,
-    vmap=_add_norm_vmap,
-)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
 def _save(ctx: Any, inputs: NormInputs | AddNormInputs, outputs: tuple[Tensor, ...]) -> None:
@@ -361,8 +323,36 @@ def _add_norm_gradient(
     return *_gradients(ctx, dsum, dy), None, None
 
 
-register_gradient(_NORM, NormInputs, save=_save, backward=_norm_gradient)
-register_gradient(_ADD_NORM, AddNormInputs, save=_save, backward=_add_norm_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
+    "str kind, int learned) -> (Tensor, Tensor, Tensor, Tensor)",
+    NormBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
+    "(Tensor, Tensor, Tensor)",
+    NormInputs,
+    kernel=lambda inputs: _run_forward(inputs)[1:],
+    shapes=lambda inputs: _empty_outputs(inputs)[1:],
+    vmap=_norm_vmap,
+    save=_save,
+    backward=_norm_gradient,
+)
+define_op(
+    "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    AddNormInputs,
+    kernel=_add_norm,
+    shapes=_empty_outputs,
+    vmap=_add_norm_vmap,
+    save=_save,
+    backward=_add_norm_gradient,
+)
 
 
 # ---- Functions -----------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ class FactorialContrast(Contrast):
         self, unstable: Mapping[str, ArmData], fates: Mapping[str, Fates]
     ) -> tuple[str, str]:
         """Return an empty cause, and what every unstable cell has lost."""
-        lost = [f"{name}: {_describe_loss(cell, fates[name])}" for name, cell in unstable.items()]
-        return "", f"{'; '.join(lost)}; so there is nothing to take the difference of"
+        losses = [f"{name}: {_describe_loss(cell, fates[name])}" for name, cell in unstable.items()]
+        return "", f"{'; '.join(losses)}; so there is nothing to take the difference of"
 
     def explain_absence(self, absent: Mapping[str, int], planned: int) -> str:
         """Return the sentence on the cells that lack a run."""
@@ -76,7 +76,9 @@ class FactorialContrast(Contrast):
         effect = f"the effect of {first.level} on the loss with {last.level}"
         return f"{effect} is that with {last.against} to within {margin:g} nats"
 
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of an effect."""
         contrast = {
             "kind": self.kind,
@@ -140,5 +142,5 @@ def _contrast(
 def _describe_loss(cell: ArmData, fates: Fates) -> str:
     if cell.untrainable:
         return "every tuning run diverged or stalled"
-    lost = [f"{fates[fate]} {fate}" for fate in ("diverged", "stalled") if fates[fate]]
-    return f"{' and '.join(lost)} of {sum(fates.values())} runs"
+    counts = [f"{fates[fate]} {fate}" for fate in ("diverged", "stalled") if fates[fate]]
+    return f"{' and '.join(counts)} of {sum(fates.values())} runs"

@@ -4,7 +4,7 @@ run.
     invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent,
     better / worse (present), inconclusive
 
-docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
+docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often the rule is
 wrong.
 """
 
@@ -153,6 +153,8 @@ def judge_contrasts(
         UserError: fewer than two seeds.
     """
     planned = planned_seeds(protocol, seeds)
+    # Where the baseline did not train the whole experiment has failed, so it counts for effects
+    # between other cells too.
     look = _Look(
         arms=arms,
         seeds=planned,
@@ -265,6 +267,8 @@ def _rule_before_tests(look: _Look, judgement: Judgement[AnyContrast]) -> Ruling
     What survived a divergence or a crash is a selection, so nothing is tested there.
     """
     contrast, fates = judgement.contrast, judgement.fates
+    # The order is part of the rule: what makes numbers meaningless comes before what makes them
+    # few.
     arms = {name: look.arms[name] for name in contrast.weights}
     digests = [evaluated_digests(arm.runs, look.seeds) for arm in arms.values()]
     if len(set().union(*digests)) > 1:
@@ -328,9 +332,8 @@ def _rule_by_tests(judgement: Judgement[AnyContrast], alpha: float) -> Ruling:
         return Ruling("inconclusive", "", reasons.explain_no_finding(judgement))
     word = contrast.word_for(outcome.finding)
     if not outcome.certain:
-        return Ruling(
-            "inconclusive", "rate uncertain", reasons.explain_regret(judgement.regret, word)
-        )
+        reason = reasons.explain_regret(judgement.regret, word)
+        return Ruling("inconclusive", "rate uncertain", reason)
     if outcome.finding == "equivalent":
         return Ruling(word, outcome.cause, contrast.describe_equivalence(judgement.margin))
     return Ruling(word, outcome.cause, contrast.describe_difference(mean))
@@ -357,6 +360,7 @@ def _decide(judgement: Judgement[AnyContrast], alpha: float) -> _Outcome | None:
     weakness = [HARDLY_TUNED] if hardly_tuned and judgement.regret is None else []
     real = guarded and p_holm_regret < alpha
     share = alpha / judgement.family_size
+    # Equivalence comes first: an effect may be both real and too small to matter.
     if tost_p < share:
         certain = guarded and tost_p_regret < share
         causes = ["small but real", *weakness] if real else weakness
@@ -389,8 +393,9 @@ def _pronounce(judgement: Judgement[AnyContrast], ruling: Ruling) -> Judgement[A
 
 def _compare_instability(verdict: Verdict) -> Verdict:
     """Add Fisher's p to the verdict on an arm where it or the baseline lost a run."""
-    own, base = (verdict.fates[name] for name in (verdict.contrast.arm, verdict.contrast.baseline))
-    bad, base_bad = count_unstable(own), count_unstable(base)
-    if not (bad or base_bad):
+    arm, baseline = verdict.fates[verdict.contrast.arm], verdict.fates[verdict.contrast.baseline]
+    bad, baseline_bad = count_unstable(arm), count_unstable(baseline)
+    if not (bad or baseline_bad):
         return verdict
-    return replace(verdict, fisher_p=paired.fisher_p(bad, own["good"], base_bad, base["good"]))
+    p = paired.fisher_p(bad, arm["good"], baseline_bad, baseline["good"])
+    return replace(verdict, fisher_p=p)

@@ -16,13 +16,13 @@ def explain_under_training(baseline: ArmData, seeds: Sequence[int]) -> str:
     """Return why there is nothing to compare with; empty where the baseline trained."""
     bad = count_unstable(count_fates(baseline, seeds))
     if baseline.untrainable:
-        lost = "no tuning run of the baseline was good"
+        fact = "no tuning run of the baseline was good"
     elif bad:
-        lost = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
+        fact = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
     else:
         return ""
     return (
-        f"{lost}, so there is nothing to compare with; train longer (--tokens) where they "
+        f"{fact}, so there is nothing to compare with; train longer (--tokens) where they "
         "stalled, tune at lower rates where they diverged"
     )
 

@@ -125,6 +125,7 @@ def fit_slope(
     x = np.log10(sizes)
     centred = x - x.mean()
     weights = centred / np.sum(centred**2)
+    # Slope, ends and middle are all weighted sums of the same effects, so one test serves them.
     low, high = float(centred.min()), float(centred.max())
     total, regret = _weighted_sum(weights, effects), _weighted_regret(weights, regrets)
     ends = [_fit_end(at, centred, sizes, effects, alpha) for at in (low, high)]

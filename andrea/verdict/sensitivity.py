@@ -55,6 +55,7 @@ def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensi
     lacking = [f"{rate:g}" for rate in rates if rate not in loss_at]
     if lacking:
         return Sensitivity(None, rates, reason=f"no result at rate {', '.join(lacking)}")
+    # Less the arm's own best: an arm that is worse throughout is not more sensitive for that.
     losses = [loss_at[rate] for rate in rates]
     best = min(losses)
     excess = math.fsum(loss - best for loss in losses) / n

@@ -95,6 +95,7 @@ def convert_to_tokens(
         halvings = _count_halvings(effect, cost_of_half, gain_of_double, alpha)
     except _Refused as refused:
         return TokensSaved(None, None, level, n, str(refused))
+    # The share falls as ρ rises, so the ends change places.
     interval = (_share_saved(halvings.high), _share_saved(halvings.low))
     tokens = None if budget is None else round(budget * 2**-halvings.estimate)
     return TokensSaved(_share_saved(halvings.estimate), interval, level, n, "", tokens)
