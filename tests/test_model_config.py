@@ -27,7 +27,7 @@ SMALL = ModelConfig(vocab_size=11, context=6, d_model=12, n_layer=2, n_head=2, d
 class Square(Mlp):
     """A user's activation: x², in the house's MLP."""
 
-    kept = 2
+    saved_tensors = 2
 
     @classmethod
     def activation(cls) -> nn.Module:

@@ -124,8 +124,8 @@ class Architecture:
             layout[f"{cls.prefix}{hf_name}"] = (name,)
         for i in range(cfg.n_layer):
             for hf_name, parts in cls.block.items():
-                ours = tuple(f"blocks.{i}.{part}" for part in parts)
-                layout[f"{cls.prefix}{cls.layers}.{i}.{hf_name}"] = ours
+                full_names = tuple(f"blocks.{i}.{part}" for part in parts)
+                layout[f"{cls.prefix}{cls.layers}.{i}.{hf_name}"] = full_names
         layout["lm_head"] = ("head",)
         return layout
 
@@ -192,11 +192,11 @@ def misplaced_settings(architecture: type[Architecture], cfg: ModelSettings) -> 
     if users_own:
         return [f"{axis} {getattr(cfg, axis)} is your own" for axis in users_own]
     try:
-        wanted, written = resolve_settings(cfg), resolve_settings(read_back(architecture, cfg))
+        settings, written = resolve_settings(cfg), resolve_settings(read_back(architecture, cfg))
     except UserError as error:
         return [str(error)]
     faults = []
-    for name, value in wanted.items():
+    for name, value in settings.items():
         if name not in TRAINING and not is_same_value(value, written[name]):
             faults.append(f"{name} {format_value(value)} (there {format_value(written[name])})")
     if architecture.whole_heads and cfg.d_model % cfg.n_head:
@@ -217,11 +217,11 @@ def read_back(architecture: type[Architecture], cfg: ModelSettings) -> ModelSett
     return ModelSettings.model_construct(**{**architecture.fixed, **settings})
 
 
-def is_same_value(one: Any, other: Any) -> bool:
+def is_same_value(a: Any, b: Any) -> bool:
     """Return whether two settings mean the same; a scale may differ by rounding."""
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-9)
-    return bool(one == other)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return bool(a == b)
 
 
 def format_value(value: Any) -> str:

@@ -80,14 +80,15 @@ def _notes(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype) -> 
     """Settings and precision that are lost, though the folder computes the same."""
     settings = resolve_settings(cfg)
     written = resolve_settings(read_back(architecture, cfg))
-    lost = []
+    dropouts = []
     for name in DROPOUTS:
         if not is_same_value(settings[name], written[name]):
-            lost.append(f"{name} {settings[name]:g}")
+            dropouts.append(f"{name} {settings[name]:g}")
     notes = []
-    if lost:
+    if dropouts:
         notes.append(
-            f"{', '.join(lost)}: no place in {architecture.model_type}, matters in training only"
+            f"{', '.join(dropouts)}: no place in {architecture.model_type}, "
+            "matters in training only"
         )
     if dtype != "float32":
         notes.append(

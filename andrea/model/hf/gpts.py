@@ -75,6 +75,7 @@ class GPT2(Architecture):
 
     @classmethod
     def read(cls, hf: HfSettings) -> Settings:
+        # Empty means four times the width there, and a ratio in andrea.
         return super().read({**hf, "n_inner": hf["n_inner"] or 4 * hf["n_embd"]})
 
 
@@ -161,6 +162,7 @@ class GPTNeoX(Architecture):
             **read_rope(hf, partial=0.25),
             "norm_placement": "parallel_two" if hf["use_parallel_residual"] else "pre",
             "proj_bias": settings["attn_bias"],
+            # One number stands for both there.
             "dropout_embedding": settings["dropout_residual"],
         }
 

@@ -242,6 +242,8 @@ class Gemma2(Llama):
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
     }
+    # Its gain 1 + w is a norm of its own: 1 + (g − 1) is not every g in float32, and weights would
+    # not come back bit for bit.
     fixed: ClassVar = Llama.fixed | {
         "norm_placement": "sandwich",
         "norm": "rmsnorm_1p",

@@ -92,7 +92,7 @@ def require_architecture(architecture: type[Architecture], cfg: ModelConfig) -> 
     faults = misplaced_settings(architecture, cfg)
     if not faults:
         return
-    fitting = next((other for other in EVERY if not misplaced_settings(other, cfg)), None)
+    fitting = next((fit for fit in EVERY if not misplaced_settings(fit, cfg)), None)
     hint = f"; --arch {fitting.model_type} fits" if fitting else ""
     raise UserError(f"{architecture.model_type} has no place for {', '.join(faults)}{hint}")
 

@@ -145,7 +145,7 @@ def _merge_qkv(
         block, letter, leaf = match.groups()
         if letter != "q":
             continue  # joined with its queries
-        q, k, v = (parts[f"{block}.attn.{one}.{leaf}"] for one in "qkv")
+        q, k, v = (parts[f"{block}.attn.{part}.{leaf}"] for part in "qkv")
         if architecture.paired_rope:
             order = torch.argsort(torch.tensor(_neighbours_paired(cfg))).tolist()
             q, k = _reorder_rows(q, order), _reorder_rows(k, order)
