@@ -7,7 +7,7 @@ import pytest
 from andrea.cli.show.display import LineDisplay, LiveDisplay, describe_run, make_display
 from andrea.cli.show.progress import StudyProgress
 from andrea.records.events import Observers
-from andrea.records.run import MetricRecord, RunSpec
+from andrea.records.run import MetricRecord, RunResult, RunSpec
 
 GRID = [
     {
@@ -23,13 +23,9 @@ GRID = [
 SPECS = [RunSpec.model_validate(run) for run in GRID]
 
 LABELS = {"pre": "pre-norm", "post": "post-norm"}
-STALLED = {
-    "outcome": "completed",
-    "stalled": True,
-    "loss": 3.1,
-    "initial_loss": 5.5,
-    "tokens_per_s": 28_120.0,
-}
+STALLED = RunResult(
+    outcome="completed", stalled=True, loss=3.1, initial_loss=5.5, tokens_per_s=28_120.0
+)
 
 
 class Clock:
@@ -118,15 +114,15 @@ def test_a_pipe_gets_one_plain_line_per_phase_and_ended_run():
     display = make_display(work, stream, LABELS)
     assert type(display) is LineDisplay
     with display:
-        display.phase("grid", "5 rates, 2 arms")
-        display.planned(GRID)
-        display.started(GRID[0])
-        display.progress(GRID[0], {"kind": "eval", "tokens": 0, "loss": 5.0})
+        display.on_phase_started("grid", "5 rates, 2 arms")
+        display.on_runs_planned(SPECS)
+        display.on_run_started(SPECS[0], 1)
+        display.on_metrics(SPECS[0], metrics("eval", 0, loss=5.0))
         clock.now = 24.0
-        display.finished(GRID[0], STALLED)
-        display.finished(GRID[1] | {"reused": True}, {"outcome": "completed", "loss": 2.6})
-        display.finished(GRID[2], {"outcome": "diverged", "loss": None})
-        display.failed(GRID[3], "out of\nmemory")
+        display.on_run_finished(SPECS[0], STALLED, reused=False)
+        display.on_run_finished(SPECS[1], RunResult(outcome="completed", loss=2.6), reused=True)
+        display.on_run_finished(SPECS[2], RunResult(outcome="diverged"), reused=False)
+        display.on_run_failed(SPECS[3], "out of\nmemory", 1)
     lines = stream.getvalue().splitlines()
     assert lines == [
         "grid: 5 rates, 2 arms",
@@ -144,11 +140,9 @@ def test_a_terminal_gets_a_bar_and_a_row_per_running_job():
 
     work, _ = make_progress()
     display = LiveDisplay(work, io.StringIO(), LABELS, 0)
-    display.phase("grid", "")
-    display.started(GRID[0])
-    display.progress(
-        GRID[0], {"kind": "train", "tokens": 500, "loss": 2.5, "tokens_per_s": 12345.0}
-    )
+    display.on_phase_started("grid", "")
+    display.on_run_started(SPECS[0], 1)
+    display.on_metrics(SPECS[0], metrics("train", 500, loss=2.5, tokens_per_s=12345.0))
     out = io.StringIO()
     Console(file=out, width=100).print(display._panel())
     head, row = out.getvalue().splitlines()
@@ -160,7 +154,7 @@ def test_arms_named_like_markup_are_shown_as_they_are():
     work, _ = make_progress()
     out = io.StringIO()
     display = LiveDisplay(work, out, {}, 0)
-    display.say("[red]arm[/red] done")
+    display.on_message("[red]arm[/red] done")
     assert out.getvalue() == "[red]arm[/red] done\n"
 
 
@@ -176,15 +170,15 @@ def test_what_a_resume_finds_in_the_store_is_not_told_run_by_run():
     work, _ = make_progress(estimate=0.0)
     stream = io.StringIO()
     with make_display(work, stream, LABELS, reused_before=3) as display:
-        display.phase("grid", "2 rates common to all arms")
-        display.planned(GRID[:2])
-        for run in GRID[:2]:
-            display.finished(run, STALLED)
-        display.phase("extension", "best of pre, post at the low edge")
-        display.planned(GRID[2:])
-        display.finished(GRID[2], STALLED)
+        display.on_phase_started("grid", "2 rates common to all arms")
+        display.on_runs_planned(SPECS[:2])
+        for run in SPECS[:2]:
+            display.on_run_finished(run, STALLED, reused=True)
+        display.on_phase_started("extension", "best of pre, post at the low edge")
+        display.on_runs_planned(SPECS[2:])
+        display.on_run_finished(SPECS[2], STALLED, reused=True)
         assert stream.getvalue() == ""
-        display.started(GRID[3])
+        display.on_run_started(SPECS[3], 1)
     assert stream.getvalue() == "extension: best of pre-norm, post-norm at the low edge\n"
 
 
@@ -192,8 +186,8 @@ def test_a_generation_of_a_sweep_is_told_as_it_is():
     work, _ = make_progress()
     stream = io.StringIO()
     with make_display(work, stream) as display:
-        display.phase("trial", "trials 2 to 3 of 0 to 4")
-        display.started(GRID[0])
+        display.on_phase_started("trial", "trials 2 to 3 of 0 to 4")
+        display.on_run_started(SPECS[0], 1)
     assert stream.getvalue() == "trials 2 to 3 of 0 to 4\n"
 
 
@@ -203,5 +197,5 @@ def test_a_reader_that_has_gone_stops_the_study_and_is_no_fault_of_the_display(t
         display = make_display(work, stream)
         stream.write = lambda text: (_ for _ in ()).throw(BrokenPipeError)
         with pytest.raises(SystemExit) as stopped:
-            Observers([display]).say("a line")
+            Observers([display]).on_message("a line")
     assert stopped.value.code == 1

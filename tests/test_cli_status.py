@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from waiting import PATIENT_S
 
 from andrea.cli.app import app
+from andrea.records.run import RunSpec
 from andrea.store.files import locked
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -40,16 +41,9 @@ def runs(tmp_path):
         "cc": {"outcome": "diverged", "stalled": False, "loss": None},
     }
     for i, run_id in enumerate(("aa", "bb", "cc", "dd", "ee", "ff")):
-        study.add_run(
-            {
-                "run_id": run_id,
-                "arm": "post",
-                "phase": "tune",
-                "why": "grid",
-                "lr": 10.0 ** -(i + 1),
-                "seed": 1,
-            }
-        )
+        lr = 10.0 ** -(i + 1)
+        spec = RunSpec(run_id=run_id, arm="post", phase="tune", why="grid", lr=lr, seed=1)
+        study.add_run(spec)
         if run_id in endings:
             with store.claim(run_id) as claim:
                 claim.finish(claim.attempt({}, {}), endings[run_id])

@@ -106,7 +106,7 @@ def test_a_cell_that_no_rate_trains_is_named_and_the_rest_is_judged(tmp_path):
 
 def test_cells_with_a_center_of_their_own_are_tuned_round_it(tmp_path):
     folder, store = make_design(tmp_path, center=0.001)
-    assert FrozenStudy(folder, store).centers == {"relu+pre": 0.001, "relu+post": 0.001}
+    assert FrozenStudy(folder, store).question.centers == {"relu+pre": 0.001, "relu+post": 0.001}
     assert go(folder, store).complete
     choices = folder.read("choices.json")
     assert choices["gelu+pre"]["grid"] == [0.000316, 0.001, 0.00316, 0.01, 0.0316]
@@ -159,7 +159,7 @@ def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(
     told = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     again = Ablation.model_validate({key: told[key] for key in told.keys() & Ablation.model_fields})
     assert again == planned.spec
-    assert FrozenStudy(folder, store).levels == {
+    assert FrozenStudy(folder, store).question.levels == {
         "norm_placement": ["pre", "post"],
         "warmup": ["warm", "cold"],
     }

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from andrea.records.extras import Extras
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
-    from andrea.study.desk import Summary
     from andrea.study.plan.plan import Plan, Request
     from andrea.study.question.ablation import Ablation
     from andrea.study.question.sweep import Sweep
+    from andrea.study.session import Summary
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def plan_study(request: "Request", store: "RunStore", options: StudyOptions) -> 
         UserError: the request cannot be planned, or another command is at this study.
     """
     from andrea.cli.show.plan import device_of, plan_as_text
-    from andrea.execution.executors import make_executor
+    from andrea.execution.make import make_executor
     from andrea.study.plan.freeze import plan as make_plan
     from andrea.tracking.subject import missing_key
 
@@ -227,7 +227,7 @@ def train_study(
     options.say(f"folder: {folder.path}")
     display = make_study_display(folder, planned, options)
     # The mirror stays open until the report is written, since it sends that along.
-    with open_mirror(folder, store, options.mirror, display.say) as mirror:
+    with open_mirror(folder, store, options.mirror, display.on_message) as mirror:
         observers: list[Observer] = [display]
         if mirror is not None:
             observers.append(cast("Observer", mirror))

@@ -200,6 +200,8 @@ class ArmSpeed(Record):
 class SpeedRatio(Record):
     """Time of an arm's step over that of the baseline's, with its interval."""
 
+    tolerant = False  # A ratio without its interval would decide what is trained.
+
     ratio: float
     low: float | None = None
     high: float | None = None

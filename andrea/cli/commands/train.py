@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from andrea.config import RunConfig
     from andrea.data.prepared import Prepared
     from andrea.records.base import Settings as Identity
-    from andrea.records.run import RunResult
+    from andrea.records.run import RunResult, RunSpec
     from andrea.store.runs import RunStore
     from andrea.tracking.mirror import Mirror
 
@@ -199,7 +199,7 @@ def train_run(
         target=_say_evaluations, args=(store, run, say, ended, mirror), daemon=True
     )
     if mirror is not None:
-        mirror.started({"run_id": run.run_id})
+        mirror.on_run_started(_spec(run), attempt=1)
     watcher.start()
     try:
         result = run_job(store.root, run.config, run.data_folder, run.run_id, run.identity)
@@ -235,12 +235,22 @@ def _say_evaluations(
         if mirror is not None:
             mirror.listen()
         for record in tail.read():
-            if record["kind"] == "train":
-                tokens_per_s = record.get("tokens_per_s")
-                speed = f", {tokens_per_s:,.0f} tokens/s" if tokens_per_s else ""
-            elif record["kind"] == "eval" and record.get("loss") is not None:
-                tokens, loss = record["tokens"], record["loss"]
-                say(f"{tokens / budget:4.0%}  {tokens:,} tokens  loss {loss:.4f}{speed}")
+            if record.kind == "train":
+                pace = record.tokens_per_s
+                speed = f", {pace:,.0f} tokens/s" if pace else ""
+            elif record.kind == "eval" and record.loss is not None:
+                share = record.tokens / budget
+                say(f"{share:4.0%}  {record.tokens:,} tokens  loss {record.loss:.4f}{speed}")
+
+
+def _spec(run: PreparedRun) -> "RunSpec":
+    """Return the run as observers know it; it belongs to no study."""
+    from andrea.records.run import RunSpec
+
+    config = run.config
+    return RunSpec(
+        run_id=run.run_id, arm="", phase="tune", why="train", lr=config.train.lr, seed=config.seed
+    )
 
 
 def result_as_text(store: "RunStore", run_id: str, result: "RunResult") -> str:

@@ -6,7 +6,7 @@ Both are observers of the controller.
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from andrea.cli.guard import redirect_to_devnull
 from andrea.cli.show.output import parameter
@@ -65,35 +65,32 @@ class LineDisplay(Observer):
         self._write_pending()
         self._stream.flush()
 
-    def planned(self, runs: Sequence[dict[str, Any]]) -> None:
+    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
         """Count runs that are planned."""
-        self._progress.add_runs(RunSpec.model_validate(run) for run in runs)
+        self._progress.add_runs(runs)
 
-    def started(self, run: dict[str, Any]) -> None:
+    def on_run_started(self, run: RunSpec, attempt: int) -> None:
         """Count a run that begins; its line comes when it ends."""
         self._write_pending()
-        self._progress.start_run(RunSpec.model_validate(run))
+        self._progress.start_run(run)
 
-    def progress(self, run: dict[str, Any], record: dict[str, Any]) -> None:
+    def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
         """Take in metrics."""
-        self._progress.update_run(RunSpec.model_validate(run), MetricRecord.model_validate(record))
+        self._progress.update_run(run, record)
 
-    def finished(self, run: dict[str, Any], result: dict[str, Any]) -> None:
+    def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
         """Write the line of a run that was trained."""
-        spec = RunSpec.model_validate(run)
-        duration_s = self._progress.finish_run(spec)
+        duration_s = self._progress.finish_run(run)
         if duration_s is not None:
-            name = describe_run(spec, self._labels)
-            ended = RunResult.model_validate(result)
-            self.say(result_line(self._progress, name, spec, ended, duration_s))
+            name = describe_run(run, self._labels)
+            self.on_message(result_line(self._progress, name, run, result, duration_s))
 
-    def failed(self, run: dict[str, Any], reason: str) -> None:
+    def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
         """Write why a run ended without a result."""
-        spec = RunSpec.model_validate(run)
-        self._progress.drop_run(spec)
-        self.say(f"failed: {describe_run(spec, self._labels)}: {reason}")
+        self._progress.drop_run(run)
+        self.on_message(f"failed: {describe_run(run, self._labels)}: {reason}")
 
-    def phase(self, name: str, note: str) -> None:
+    def on_phase_started(self, name: str, note: str) -> None:
         """Keep the line of the phase until a run of it begins."""
         self._progress.phase = name
         if name == "extension":
@@ -106,7 +103,7 @@ class LineDisplay(Observer):
         else:
             self._pending_phase = f"{name}: {note}"
 
-    def say(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         """Write one line, at once."""
         with self._lock:
             self._write_pending()

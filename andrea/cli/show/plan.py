@@ -10,8 +10,8 @@ from andrea.text.numbers import big, percent, plural, rate, relative, seconds
 
 if TYPE_CHECKING:
     from andrea.model.size_matching import Quantity
-    from andrea.study.plan.extras import Extra
     from andrea.study.plan.plan import ArmPlan, Plan
+    from andrea.study.stages.stage import Forecast
 
 ARM_COLUMNS = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
 
@@ -69,7 +69,7 @@ def budget_line(plan: "Plan", slots: int) -> str:
     return f"{runs}: about {seconds(duration)} on {device_of(plan)}"
 
 
-def extra_lines(extras: "Sequence[Extra]", tokens: int) -> list[str]:
+def extra_lines(extras: "Sequence[Forecast]", tokens: int) -> list[str]:
     """Return which of the runs controls, equal budgets and a confirmation are, and what they may
     add.
 
@@ -79,15 +79,15 @@ def extra_lines(extras: "Sequence[Extra]", tokens: int) -> list[str]:
     lines = []
     for extra in extras:
         parts = []
-        if extra.sure:
-            sizes = sorted({run.tokens for run in extra.sure} - {tokens})
+        if extra.certain:
+            sizes = sorted({run.tokens for run in extra.certain} - {tokens})
             listed = " and ".join(f"{size:,}" for size in sizes)
             own_sizes = f", some of {listed} tokens" if sizes else ""
-            parts.append(f"{plural(extra.runs, 'run')} of these{own_sizes}")
-        if extra.perhaps:
-            parts.append(f"up to {plural(len(extra.perhaps), 'run')} more {extra.when}")
+            parts.append(f"{plural(len(extra.certain), 'run')} of these{own_sizes}")
+        if extra.possible:
+            parts.append(f"up to {plural(len(extra.possible), 'run')} more {extra.condition}")
         text = "; ".join(parts) or "no runs: every arm costs the same within 1 %"
-        lines.append(f"  {extra.what}: {text}")
+        lines.append(f"  {extra.name}: {text}")
     return lines
 
 
@@ -160,7 +160,7 @@ def plan_as_json(plan: "Plan", slots: int) -> dict[str, object]:
         "runs": plan.run_count,
         "tokens_per_run": plan.tokens,
         "tokens": plan.total_tokens,
-        "beside": [extra.to_dict() for extra in plan.extras],
+        "beside": [extra.to_json() for extra in plan.extras],
         "slots": slots,
         "estimate_s": plan.estimate_s(slots),
     }
