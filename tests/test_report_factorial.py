@@ -16,7 +16,7 @@ from andrea.analysis.formats.build import make_report
 from andrea.analysis.report import Figure
 from andrea.cli.show.results import results_as_json, results_as_text
 from andrea.cli.show.verdict_table import effect_table
-from andrea.verdict.design import cells
+from andrea.verdict.cells import cells
 from andrea.verdict.seeds import replication_seed
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"

@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from andrea.verdict.design import KINDS, Factors, Kind, cells
+from andrea.verdict.cells import Factors, cells
+from andrea.verdict.design import KINDS, Kind
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
