@@ -2,6 +2,7 @@
 No training.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from analysis_store import TOKENS, Writer
@@ -104,7 +105,8 @@ def equal() -> dict[str, Any]:
     return {
         "flops": {
             "post": flops
-            | {"word": "worse", "verdict": "worse", "cause": "", "reason": "of its own family"}
+            | {"arm": "post", "word": "worse", "verdict": "worse"}
+            | {"cause": "", "reason": "of its own family"}
         },
         "time": {"post": {"na": "not asked for: --equal time trains at this budget"}},
     }
@@ -153,7 +155,7 @@ def with_evidence(
     told = writer.folder.read("verdict.json")
     pairs = {d["seed"]: d["difference"] for d in told["verdicts"][0]["differences"]}
     half = {d["seed"]: d["difference"] for d in told["controls"]["ruler"]["differences"]}
-    saved = convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS).to_dict()
+    saved = asdict(convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS))
     told |= {
         "tokens_saved": {"post": saved},
         "confirmation": confirmation or confirmed(writer),

@@ -82,9 +82,12 @@ def _cross_entropy(host: HostBackend) -> None:
     # what is tested.
     plan = launch_plans.LaunchPlan("ce_bf16", ROWS // 8, 256, 0, {"lanes": 32, "cached": 0})
     values = {
-        "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor, "grad_stride": COLUMNS,
-        "targets": targets.tensor, "target_stride": 1, "target_replica_stride": ROWS, "upstream_stride": 0,
-        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "ignore_index": -100,
+        "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor,
+        "grad_stride": COLUMNS,
+        "targets": targets.tensor, "target_stride": 1, "target_replica_stride": ROWS,
+        "upstream_stride": 0,
+        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS,
+        "ignore_index": -100,
         "softcap": 0,
         "z_loss": 0,
     }  # fmt: skip
@@ -108,8 +111,10 @@ def _norm(host: HostBackend) -> None:
     shape = launch_plans.NormShape("rms", "f32", "bf16", ROWS, 1, COLUMNS)
     plan = launch_plans.plan_norm_forward(shape, LIMITS)
     values: dict[str, Any] = {
-        "x": x.tensor, "x_stride": COLUMNS, "delta_stride": 0, "weight_replica_stride": 0, "bias_replica_stride": 0,
-        "y": y.tensor, "rstd": rstd.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "eps": 1e-5,
+        "x": x.tensor, "x_stride": COLUMNS, "delta_stride": 0, "weight_replica_stride": 0,
+        "bias_replica_stride": 0,
+        "y": y.tensor, "rstd": rstd.tensor, "rows": ROWS, "columns": COLUMNS,
+        "rows_per_replica": ROWS, "eps": 1e-5,
     }  # fmt: skip
     host.run(plan, values, blocks=[row // 8 for row in CHOSEN])
     dx = Sparse(ROWS * COLUMNS, torch.float32)
@@ -117,9 +122,11 @@ def _norm(host: HostBackend) -> None:
     back = launch_plans.plan_norm_backward(shape, LIMITS)
     back = back._replace(grid=ROWS // 8, arguments={**back.arguments, "parts": ROWS // 8})
     values = {
-        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor, "sum_stride": COLUMNS,
+        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor,
+        "sum_stride": COLUMNS,
         "rstd": rstd.tensor,
-        "weight_replica_stride": 0, "dx": dx.tensor, "rows_per_replica": ROWS, "replicas": 1, "columns": COLUMNS,
+        "weight_replica_stride": 0, "dx": dx.tensor, "rows_per_replica": ROWS, "replicas": 1,
+        "columns": COLUMNS,
         "with_bias": 0,
     }  # fmt: skip
     host.run(back, values, blocks=[row // 8 for row in CHOSEN])
@@ -147,7 +154,8 @@ def _activation(host: HostBackend) -> None:
         grid=parts * plan.arguments["tiles"], arguments={**plan.arguments, "parts": parts}
     )
     values = {
-        "a": a.tensor, "a_stride": COLUMNS, "bias_replica_stride": 0, "out": out.tensor, "rows_per_replica": ROWS,
+        "a": a.tensor, "a_stride": COLUMNS, "bias_replica_stride": 0, "out": out.tensor,
+        "rows_per_replica": ROWS,
         "replicas": 1, "columns": COLUMNS,
     }  # fmt: skip
     tiles = plan.arguments["tiles"]

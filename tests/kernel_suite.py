@@ -235,8 +235,10 @@ class CrossEntropyStrange:
             vector = row_of(torch.full((4,), math.nan))
             return {
                 "logits": logits, "logits_stride": 40, "grad": logits, "grad_stride": 40,
-                "targets": torch.tensor([3, 40, -1, 5]), "target_stride": 1, "target_replica_stride": 4,
-                "upstream_stride": 0, "loss": vector, "rows": 4, "columns": 40, "rows_per_replica": 4,
+                "targets": torch.tensor([3, 40, -1, 5]), "target_stride": 1,
+                "target_replica_stride": 4,
+                "upstream_stride": 0, "loss": vector, "rows": 4, "columns": 40,
+                "rows_per_replica": 4,
                 "ignore_index": -100, "softcap": 0, "z_loss": 0,
             }  # fmt: skip
 
@@ -276,7 +278,8 @@ class Scale:
             return {
                 "src": src, "src_stride": src.stride(0), "dst": dst, "dst_stride": dst.stride(0),
                 "dloss": row_of(wanted),
-                "dloss_stride": 1, "upstream": row_of(upstream), "upstream_stride": 1, "rows": self.rows,
+                "dloss_stride": 1, "upstream": row_of(upstream), "upstream_stride": 1,
+                "rows": self.rows,
                 "columns": self.columns,
             }  # fmt: skip
 
@@ -354,12 +357,16 @@ class Norm:
                 placed(delta, self.branch, self.pad, self.offset),
             )
             return {
-                "x": px, "x_stride": px.stride(0), "delta": pd if self.delta else None, "delta_stride": pd.stride(0),
-                "weight": placed(w, "f32") if self.weight else None, "weight_replica_stride": stride,
+                "x": px, "x_stride": px.stride(0), "delta": pd if self.delta else None,
+                "delta_stride": pd.stride(0),
+                "weight": placed(w, "f32") if self.weight else None,
+                "weight_replica_stride": stride,
                 "bias": placed(b, "f32") if self.bias else None, "bias_replica_stride": stride,
-                "sum": empty(N, C, self.stream) if self.delta else None, "y": empty(N, C, self.branch),
+                "sum": empty(N, C, self.stream) if self.delta else None,
+                "y": empty(N, C, self.branch),
                 "mean": row_of(torch.full((N,), math.nan)) if self.kind == "ln" else None,
-                "rstd": row_of(torch.full((N,), math.nan)), "rows": N, "columns": C, "rows_per_replica": self.rows,
+                "rstd": row_of(torch.full((N,), math.nan)), "rows": N, "columns": C,
+                "rows_per_replica": self.rows,
                 "eps": self.eps,
             }  # fmt: skip
 
@@ -396,13 +403,18 @@ class Norm:
             ps = placed(s, self.stream, self.pad, self.offset)
             partial = empty(slots * self.replicas * plan.arguments["parts"], C, "f32")
             return {
-                "dy": pdy, "dy_stride": pdy.stride(0), "dsum": pds if self.dsum else None, "dsum_stride": pds.stride(0),
-                "sum": ps, "sum_stride": ps.stride(0), "mean": row_of(mean) if self.kind == "ln" else None,
-                "rstd": row_of(rstd), "weight": placed(self._weights[0], "f32") if self.weight else None,
-                "weight_replica_stride": 0 if self.shared_weight else C, "dx": empty(N, C, self.stream),
+                "dy": pdy, "dy_stride": pdy.stride(0), "dsum": pds if self.dsum else None,
+                "dsum_stride": pds.stride(0),
+                "sum": ps, "sum_stride": ps.stride(0),
+                "mean": row_of(mean) if self.kind == "ln" else None,
+                "rstd": row_of(rstd), "weight": placed(self._weights[0],
+                "f32") if self.weight else None,
+                "weight_replica_stride": 0 if self.shared_weight else C,
+                "dx": empty(N, C, self.stream),
                 "ddelta": empty(N, C, self.branch) if self.ddelta else None,
                 "partial": partial if self.weight else None,
-                "rows_per_replica": self.rows, "replicas": self.replicas, "columns": C, "with_bias": int(self.bias),
+                "rows_per_replica": self.rows, "replicas": self.replicas, "columns": C,
+                "with_bias": int(self.bias),
             }  # fmt: skip
 
         got = run(host, plan, make, {"dx", "ddelta", "partial"})
@@ -433,7 +445,8 @@ def reduced(host: HostBackend, partial: Tensor, segments: int, parts: int, colum
 
     def make() -> Values:
         return {
-            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"), "segments": segments,
+            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"),
+            "segments": segments,
             "parts": parts,
             "columns": columns,
         }  # fmt: skip

@@ -40,7 +40,8 @@ Edit = Callable[[str], str]
 def unavailable() -> str | None:
     """Why kernels do not run on this CPU; None: they do."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        return f"the CUDA shim is written for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
+        machine = f"{sys.platform} on {platform.machine()}"
+        return f"the CUDA shim is written for Linux on x86-64, this is {machine}"
     return (
         None
         if shutil.which("g++")

@@ -24,7 +24,7 @@ class Status(enum.IntEnum):
 
 
 class Driver:
-    """Writes down what is asked; the current device, its streams and whether one is being captured."""
+    """Records requests; has a current device, streams, and whether one is being captured."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []

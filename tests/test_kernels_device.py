@@ -43,7 +43,8 @@ def test_every_16_bit_number_goes_through_a_kernel_unchanged(kind: str) -> None:
     out, rows = torch.empty_like(every), 1
     plan = launch_plans.plan_cross_entropy_scale(kind, rows, len(every))
     one, two = torch.ones(1), torch.full((1,), 2.0)
-    values = {"src": every, "src_stride": 0, "dst": out, "dst_stride": 0, "dloss": two, "dloss_stride": 0,
+    values = {"src": every, "src_stride": 0, "dst": out, "dst_stride": 0,
+        "dloss": two, "dloss_stride": 0,
               "upstream": one,
               "upstream_stride": 0, "rows": rows, "columns": len(every)}  # fmt: skip
     HOST.run(plan, values)

@@ -53,9 +53,11 @@ def test_cross_entropy(softcap: float, limits: DeviceLimits) -> None:
         HOST.run(
             launch_plans.plan_cross_entropy("f64", N, V, limits),
             {
-                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V, "targets": targets,
+                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V,
+                "targets": targets,
                 "target_stride": 1,
-                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1, "loss": loss, "rows": N,
+                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1,
+                "loss": loss, "rows": N,
                 "columns": V,
                 "rows_per_replica": N, "ignore_index": -100, "softcap": softcap, "z_loss": 0.0,
             },
@@ -77,9 +79,11 @@ def test_add_norm(kind: Literal["ln", "rms"], columns: int) -> None:
         mean, rstd = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
         plan = launch_plans.plan_norm_forward(shape, DeviceLimits(232448, 2))
         HOST.run(plan, {
-            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w, "weight_replica_stride": 0,
+            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w,
+            "weight_replica_stride": 0,
             "bias": b,
-            "bias_replica_stride": 0, "sum": s, "y": y, "mean": mean, "rstd": rstd, "rows": N, "columns": C,
+            "bias_replica_stride": 0, "sum": s, "y": y, "mean": mean, "rstd": rstd, "rows": N,
+            "columns": C,
             "rows_per_replica": N, "eps": 1e-3,
         })  # fmt: skip
         return (s, y), (s, mean, rstd)
@@ -101,9 +105,11 @@ def test_add_norm(kind: Literal["ln", "rms"], columns: int) -> None:
             torch.empty(2, plan.arguments["parts"], C, dtype=torch.float64),
         )
         HOST.run(plan, {
-            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C, "mean": mean,
+            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C,
+            "mean": mean,
             "rstd": rstd,
-            "weight": w, "weight_replica_stride": 0, "dx": dx, "partial": partial, "rows_per_replica": N, "replicas": 1,
+            "weight": w, "weight_replica_stride": 0, "dx": dx, "partial": partial,
+            "rows_per_replica": N, "replicas": 1,
             "columns": C, "with_bias": 1,
         })  # fmt: skip
         out = added(partial)
@@ -202,7 +208,8 @@ def test_activations(function: str) -> None:
 
     def names(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor) -> dict[str, Any]:
         return {
-            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b, "gate_bias_replica_stride": 0,
+            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b,
+            "gate_bias_replica_stride": 0,
             "up_bias": up_b,
             "up_bias_replica_stride": 0,
         }  # fmt: skip

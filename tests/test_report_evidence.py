@@ -291,7 +291,7 @@ def test_speed_is_measured_apart_and_the_runs_own_times_stay_no_benchmark(
     assert rows[1]["step (ms)"] == "54.00" and rows[1]["step time / baseline's"] == "0.900"
     assert rows[1]["its interval"] == "[0.880, 0.930]" and rows[0]["its interval"] == "–"
     assert "compilation, apart" not in rows[0], "nothing was compiled"
-    one = replace(study, speed=study.speed | {"threads": 1})
+    one = replace(study, speed=study.speed.model_copy(update={"threads": 1}))
     assert "1 thread: all arms warm" in said(budgets.speed(one))
     assert "taking turns round by round" in page.text and "are no benchmark" in page.text
 

@@ -46,8 +46,8 @@ def require_memory(cfg: RunConfig, prefix: str = "") -> None:
         fits_with_fewer_rows = needed.total - needed.activations < available and rows > 1
         remedy = "lower train.micro_batch" if fits_with_fewer_rows else "make the model smaller"
         raise UserError(
-            f"{prefix}training this model needs about {format_bytes(needed.total)}, this {holder} has "
-            f"{format_bytes(available)}: {remedy}"
+            f"{prefix}training this model needs about {format_bytes(needed.total)}, this {holder} "
+            f"has {format_bytes(available)}: {remedy}"
         )
 
 

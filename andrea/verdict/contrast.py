@@ -54,7 +54,9 @@ class Contrast(ABC):
         return finding
 
     @abstractmethod
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of verdict.json, by the field of `Judgement` whose place they take."""
 
 
@@ -100,7 +102,9 @@ class ArmContrast(Contrast):
         """Return by how much the loss is lower or higher."""
         return f"the loss is {size_and_direction(mean)} than the baseline's"
 
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of an arm's verdict."""
         counts = {"counts": fates[self.arm], "baseline_counts": fates[self.baseline]}
         return {

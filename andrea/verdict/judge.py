@@ -4,7 +4,7 @@ run.
     invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent,
     better / worse (present), inconclusive
 
-docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
+docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often the rule is
 wrong.
 """
 
@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from andrea.errors import UserError
 from andrea.verdict import paired, reasons
+from andrea.verdict.cells import Factors
 from andrea.verdict.contrast import ArmContrast, Finding, Word
 from andrea.verdict.controls import ControlSummary
-from andrea.verdict.design import Factors, factorial_contrasts
+from andrea.verdict.design import factorial_contrasts
 from andrea.verdict.judgement import NOT_COMPUTED, AnyContrast, Effect, Judgement, Verdict
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.replicates import (

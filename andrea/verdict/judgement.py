@@ -102,14 +102,14 @@ class Judgement(Generic[AnyContrast]):
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, in the order in which verdict.json has them."""
         # Keys of files stay: studies that were judged earlier, and programs of users, have them.
-        spelled: dict[str, dict[str, Any]] = {
+        entries_by_field: dict[str, dict[str, Any]] = {
             "margin": {"m": self.margin},
             "interval": {"interval": list(self.interval) if self.interval else None},
-            **self.contrast.spell(self.fates, self.family_size),
+            **self.contrast.json_entries(self.fates, self.family_size),
         }
         entries: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            entries |= spelled.get(name, {name: value})
+            entries |= entries_by_field.get(name, {name: value})
         return entries
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from andrea.analysis.figures import marks, theme
 from andrea.analysis.figures.marks import (
-from andrea.records.study import Choice
     VISIBLE,
     color,
     dash,
@@ -22,6 +21,7 @@ from andrea.records.study import Choice
     near_log,
     tooltip,
 )
+from andrea.records.study import Choice
 
 LEAST = 0.02
 """Nats that the axis of the loss spans at least: below that it would show the noise of one run."""
