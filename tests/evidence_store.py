@@ -86,7 +86,6 @@ def confirmed(writer: Writer, word: str = "worse", agrees: bool | None = True) -
         "seeds": seeds,
         "n": 5,
         "verdicts": [again],
-        "baseline": {},
         "complete": agrees is not None,
     }
     return told | {"agrees": {"post": agrees}}

@@ -22,6 +22,7 @@ from andrea.analysis.load import Study, load
 from andrea.analysis.report import Callout, Figure, Report, Table
 from andrea.analysis.tables.summaries import count_still_falling
 from andrea.verdict.judge import judge_arms
+from andrea.records.study import Choice
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import rate_grid
 from andrea.verdict.replicates import ArmData
@@ -212,7 +213,7 @@ def test_an_arm_that_no_rate_trains_has_no_rate_to_be_judged_at_and_no_sensitivi
         "or stalled)."
     )
     assert words.notes(gone) == [], "the answer and the callout say it"
-    short = replace(gone, choices=study.choices | {"post": {"untrainable": True}})
+    short = replace(gone, choices=study.choices | {"post": Choice(untrainable=True)})
     told = "No rate trained post, which the budget may be too short for: train longer, with more --tokens than 204,800."
     assert words.did_not_train(short).endswith(told)
     [table, *_] = stability.sensitivity(gone)
