@@ -209,9 +209,12 @@ def test_a_watch_that_is_ended_leaves_a_page_that_stays_as_it_is(
         cwd=tmp_path,
         preexec_fn=partial(signal.signal, ending, signal.SIG_DFL),  # also below `nohup`
     ) as watching:
-        assert watching.stdout is not None and "built in" in watching.stdout.readline()
-        page = writer.folder.path / "report" / "report.html"
-        assert 'data-refresh="' in page.read_text()[:200]
-        watching.send_signal(ending)
-        assert watching.wait(PATIENT_S) == 130
+        try:
+            assert watching.stdout is not None and "built in" in watching.stdout.readline()
+            page = writer.folder.path / "report" / "report.html"
+            assert 'data-refresh="' in page.read_text()[:200]
+            watching.send_signal(ending)
+            assert watching.wait(PATIENT_S) == 130
+        finally:
+            watching.kill()
     assert 'data-refresh="' not in page.read_text()[:200]
