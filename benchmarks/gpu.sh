@@ -34,8 +34,8 @@ step() { # step NAME SECONDS COMMAND...: within its time and the whole's, less t
 
 # All modules at once, into the cache that the steps below read.
 arch=$("$python" -c 'import torch; print("sm_%d%d" % torch.cuda.get_device_capability())') || exit 1
-compile='import sys; from andrea.kernels import nvrtc; nvrtc.cubin(sys.argv[1], sys.argv[2])'
-modules() { "$python" -c 'from andrea.kernels import source; print("\n".join(source.modules()))'; }
+compile='import sys; from andrea.kernels import nvrtc; nvrtc.compile_module(sys.argv[1], sys.argv[2])'
+modules() { "$python" -c 'from andrea.kernels import source; print("\n".join(source.module_names()))'; }
 begin=$SECONDS
 modules | timeout 60 xargs -P "$(nproc)" -I {} "$python" -c "$compile" {} "$arch"
 echo "compile: status $?, $((SECONDS - begin)) s"

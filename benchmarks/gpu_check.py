@@ -7,7 +7,8 @@ python benchmarks/gpu_check.py OUT.json [--small]
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -26,12 +27,11 @@ SMALL = (
     "head_loss",
 )
 CUDA = torch.device("cuda", 0)
-ALL = check.cases
 
 
 def cold_capture() -> None:
-    """The first launch of a module is inside the capture of a graph; a replay reads new numbers
-    (S52, S53).
+    """Check that a graph captures the first launch of a module, and that its replay reads new
+    numbers.
     """
     x = torch.randn(64, 96, device=CUDA, dtype=torch.float16)
     graph = torch.cuda.CUDAGraph()
@@ -44,7 +44,7 @@ def cold_capture() -> None:
 
 
 def captured_optimizer() -> None:
-    """Three replays of a step are three steps."""
+    """Check that three replays of a step are three steps."""
     start = [torch.randn(33, 7, device=CUDA), torch.randn(20_000, device=CUDA)]
     captured, eager = ([nn.Parameter(p.clone()) for p in start] for _ in range(2))
     for held in (captured, eager):
@@ -64,7 +64,7 @@ def captured_optimizer() -> None:
 
 
 def side_stream() -> None:
-    """A kernel waits for what its own stream does before it."""
+    """Check that a kernel waits for what its own stream does before it."""
     x, stream = torch.zeros(4096, 4096, device=CUDA), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -76,7 +76,7 @@ def side_stream() -> None:
 
 
 def second_device() -> str | None:
-    """Tensors on cuda:1 while cuda:0 is current (S51)."""
+    """Check tensors on cuda:1 while cuda:0 is current."""
     if torch.cuda.device_count() < 2:
         return "n/a, one device"
     x = torch.randn(5, 48, device="cuda:1")
@@ -87,7 +87,7 @@ def second_device() -> str | None:
 
 
 def rows_beyond_2_31_elements() -> None:
-    """S50: the last rows of a tensor of more than 2³¹ elements."""
+    """Check the last rows of a tensor of more than 2³¹ elements."""
     rows, columns = 2**31 // 4096 + 3, 4096
     x = torch.zeros(rows, columns, device=CUDA, dtype=torch.bfloat16)
     x[-2:] = torch.randn(2, columns, device=CUDA).bfloat16()
@@ -96,7 +96,7 @@ def rows_beyond_2_31_elements() -> None:
     torch.testing.assert_close(y[-2:].double(), tail, atol=2**-6, rtol=2**-7)
 
 
-DRIVER: tuple[Callable[[], str | None], ...] = (
+DRIVER_CHECKS: tuple[Callable[[], str | None], ...] = (
     cold_capture,
     captured_optimizer,
     side_stream,
@@ -105,41 +105,41 @@ DRIVER: tuple[Callable[[], str | None], ...] = (
 )
 
 
-def driver() -> dict[str, str]:
-    """By name: `ok`, `n/a`, or what went wrong."""
-    found = {}
-    for one in DRIVER:
+def check_driver() -> dict[str, str]:
+    """Return for each check `ok`, `n/a` with a reason, or what went wrong."""
+    results = {}
+    for driver_check in DRIVER_CHECKS:
+        name = driver_check.__name__
         try:
-            found[one.__name__] = one() or "ok"
-        except Exception as error:  # each is told, none stops the others
-            found[one.__name__] = f"{type(error).__name__}: {error}"[:300]
-        print(f"{one.__name__}: {found[one.__name__]}", flush=True)
-    return found
-
-
-def _small() -> Iterator[check.Case]:
-    return (case for case in ALL() if case.op in SMALL)
+            results[name] = driver_check() or "ok"
+        except Exception as error:  # one that fails does not keep the others from running
+            results[name] = f"{type(error).__name__}: {error}"[:300]
+        print(f"{name}: {results[name]}", flush=True)
+    return results
 
 
 def main() -> int:
     out, small = Path(sys.argv[1]), "--small" in sys.argv
-    shown = {} if small else driver()
+    driver, cases = {}, None
     if small:
-        check.cases = _small
-    rows = list(check.check(CUDA, quick=small))
-    summary = check.summary(rows)
-    failed = [row for row in summary if row["failed"]]
-    record = {"comparisons": len(rows), "allowed": check.ALLOWED, "driver": shown, "rows": summary}
+        cases = [case for case in check.op_cases() if case.op in SMALL]
+    else:
+        driver = check_driver()
+    comparisons = list(check.compare_ops(CUDA, small, cases))
+    rows = check.summarize(comparisons)
+    record = {
+        "comparisons": len(comparisons),
+        "allowed": check.ALLOWED,
+        "driver": driver,
+        "rows": [asdict(row) for row in rows],
+    }
     out.write_text(json.dumps(record, indent=1))
-    print(
-        f"{len(rows)} comparisons, wrong: "
-        f"{[(row['op'], row['dtype'], row['error']) for row in failed] or 'none'}"
+    wrong = [(row.op, row.dtype, row.error) for row in rows if row.failed]
+    print(f"{len(comparisons)} comparisons, wrong: {wrong or 'none'}")
+    driver_failed = any(
+        result != "ok" and not result.startswith("n/a") for result in driver.values()
     )
-    return (
-        1
-        if failed or any(said != "ok" and not said.startswith("n/a") for said in shown.values())
-        else 0
-    )
+    return 1 if wrong or driver_failed else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from andrea.kernels.adamw import AdamW
-from andrea.kernels.apply import use
+from andrea.kernels.apply import install_kernels
 from andrea.model.accounting import flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
@@ -61,7 +61,7 @@ def step_of(
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer
     if kernels:
-        use(model)
+        install_kernels(model)
         optimizer = AdamW(parameters, lr=1e-4, clip=1.0)
     else:
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)

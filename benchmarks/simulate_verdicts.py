@@ -63,7 +63,8 @@ FEW_WORLDS = (
 )  # fmt: skip
 EQUIVALENTS = (
     "parabola", "parabola, flat and noisy", "steeper below", "cliff 0.1 decade above",
-    "cliff 0.05 decade above", "arms twice as noisy", "t3 tails", "very skewed noise, arms 3 ×", "replicates alike, 30 %",
+    "cliff 0.05 decade above", "arms twice as noisy", "t3 tails",
+    "very skewed noise, arms 3 ×", "replicates alike, 30 %",
 )  # fmt: skip
 
 Rows = Iterator[tuple[str, ...]]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from andrea.records.run import RunSpec
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -234,7 +235,7 @@ class Writer:
         run: dict[str, Any] = {"arm": arm, "phase": phase, "why": why, "lr": lr, "seed": seed}
         run["run_id"] = digest({**run, "params": params, "study": self.folder.path.name})
         run |= {"trial": trial, "generation": 0} | ({"params": params} if params else {})
-        self.folder.add_run(run)
+        self.folder.add_run(RunSpec.model_validate(run))
         return run
 
     def _config(self, run: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from andrea.model.config import ModelConfig
 from andrea.model.folder import model_with_weights
 from andrea.model.gpt import GPT
-from andrea.model.hf.registry import ARCHITECTURES, described, read_config
+from andrea.model.hf.registry import ARCHITECTURES, read_config, write_config
 from andrea.model.hf.tensors import from_hf
 
 transformers = pytest.importorskip("transformers")
@@ -82,8 +82,8 @@ def randomise(model: nn.Module, seed: int) -> None:
 
 
 def built(name: str, cfg: ModelConfig, seed: int, **changes: Any) -> Any:
-    """transformers' model of our configuration in its words, its weights random, eager attention."""
-    said = described(ARCHITECTURES[name], cfg, "float32", None)
+    """transformers' model of a configuration of ours, its weights random, eager attention."""
+    said = write_config(ARCHITECTURES[name], cfg, "float32", None)
     config = transformers.AutoConfig.for_model(said.pop("model_type"), **said | changes)
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager"

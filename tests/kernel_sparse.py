@@ -16,12 +16,12 @@ from shim_backend import HostBackend
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.kernels import source
+from andrea.kernels import launch_plans
 
 COLUMNS = 1024
 ROWS = 2**22 + 64
 """2³² elements and some more."""
-LIMITS = source.Limits(232448, 4)
+LIMITS = launch_plans.DeviceLimits(232448, 4)
 
 
 class Sparse:
@@ -80,11 +80,14 @@ def _cross_entropy(host: HostBackend) -> None:
         targets.tensor[row : row + 8] = torch.arange(row, row + 8) % COLUMNS
     # Lanes of a warp for each row: 1024 columns would take a block each, and rows far apart are
     # what is tested.
-    plan = source.Launch("ce_bf16", ROWS // 8, 256, 0, {"lanes": 32, "cached": 0})
+    plan = launch_plans.LaunchPlan("ce_bf16", ROWS // 8, 256, 0, {"lanes": 32, "cached": 0})
     values = {
-        "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor, "grad_stride": COLUMNS,
-        "targets": targets.tensor, "target_stride": 1, "target_replica_stride": ROWS, "upstream_stride": 0,
-        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "ignore_index": -100,
+        "logits": logits.tensor, "logits_stride": COLUMNS, "grad": logits.tensor,
+        "grad_stride": COLUMNS,
+        "targets": targets.tensor, "target_stride": 1, "target_replica_stride": ROWS,
+        "upstream_stride": 0,
+        "loss": loss.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS,
+        "ignore_index": -100,
         "softcap": 0,
         "z_loss": 0,
     }  # fmt: skip
@@ -105,20 +108,25 @@ def _norm(host: HostBackend) -> None:
         Sparse(ROWS, torch.float32),
     )
     numbers = _filled(x, 2)
-    plan = source.norm_forward("rms", "f32", "bf16", ROWS, COLUMNS, LIMITS)
+    shape = launch_plans.NormShape("rms", "f32", "bf16", ROWS, 1, COLUMNS)
+    plan = launch_plans.plan_norm_forward(shape, LIMITS)
     values: dict[str, Any] = {
-        "x": x.tensor, "x_stride": COLUMNS, "delta_stride": 0, "weight_replica_stride": 0, "bias_replica_stride": 0,
-        "y": y.tensor, "rstd": rstd.tensor, "rows": ROWS, "columns": COLUMNS, "rows_per_replica": ROWS, "eps": 1e-5,
+        "x": x.tensor, "x_stride": COLUMNS, "delta_stride": 0, "weight_replica_stride": 0,
+        "bias_replica_stride": 0,
+        "y": y.tensor, "rstd": rstd.tensor, "rows": ROWS, "columns": COLUMNS,
+        "rows_per_replica": ROWS, "eps": 1e-5,
     }  # fmt: skip
     host.run(plan, values, blocks=[row // 8 for row in CHOSEN])
     dx = Sparse(ROWS * COLUMNS, torch.float32)
     # A part for every eight rows, so that chosen rows are chosen blocks.
-    back = source.norm_backward("rms", "f32", "bf16", ROWS, 1, COLUMNS, LIMITS)
-    back = back._replace(grid=ROWS // 8, extra={**back.extra, "parts": ROWS // 8})
+    back = launch_plans.plan_norm_backward(shape, LIMITS)
+    back = back._replace(grid=ROWS // 8, arguments={**back.arguments, "parts": ROWS // 8})
     values = {
-        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor, "sum_stride": COLUMNS,
+        "dy": y.tensor, "dy_stride": COLUMNS, "dsum_stride": 0, "sum": x.tensor,
+        "sum_stride": COLUMNS,
         "rstd": rstd.tensor,
-        "weight_replica_stride": 0, "dx": dx.tensor, "rows_per_replica": ROWS, "replicas": 1, "columns": COLUMNS,
+        "weight_replica_stride": 0, "dx": dx.tensor, "rows_per_replica": ROWS, "replicas": 1,
+        "columns": COLUMNS,
         "with_bias": 0,
     }  # fmt: skip
     host.run(back, values, blocks=[row // 8 for row in CHOSEN])
@@ -136,17 +144,21 @@ def _norm(host: HostBackend) -> None:
 def _activation(host: HostBackend) -> None:
     a, out = Sparse(ROWS * COLUMNS, torch.bfloat16), Sparse(ROWS * COLUMNS, torch.bfloat16)
     numbers = _filled(a, 3)
-    plan = source.activation_forward("gelu_tanh", False, "bf16", ROWS, 1, COLUMNS, LIMITS)
+    shape = launch_plans.ActivationShape("gelu_tanh", False, "bf16", ROWS, 1, COLUMNS)
+    plan = launch_plans.plan_activation_forward(shape)
     # Rows are dealt out in turn; a part for every `rows` of a block, so that chosen rows are chosen
     # blocks.
-    rows = 256 // plan.extra["width"]
+    rows = 256 // plan.arguments["width"]
     parts = ROWS // rows
-    plan = plan._replace(grid=parts * plan.extra["tiles"], extra={**plan.extra, "parts": parts})
+    plan = plan._replace(
+        grid=parts * plan.arguments["tiles"], arguments={**plan.arguments, "parts": parts}
+    )
     values = {
-        "a": a.tensor, "a_stride": COLUMNS, "bias_replica_stride": 0, "out": out.tensor, "rows_per_replica": ROWS,
+        "a": a.tensor, "a_stride": COLUMNS, "bias_replica_stride": 0, "out": out.tensor,
+        "rows_per_replica": ROWS,
         "replicas": 1, "columns": COLUMNS,
     }  # fmt: skip
-    tiles = plan.extra["tiles"]
+    tiles = plan.arguments["tiles"]
     chosen = [
         (row + k) // rows * tiles + tile
         for row in CHOSEN
@@ -163,13 +175,18 @@ def _activation(host: HostBackend) -> None:
 
 
 def _adamw(host: HostBackend) -> None:
-    length = 2**32 + 5 * source.CHUNK
+    length = 2**32 + 5 * launch_plans.OPTIMIZER_CHUNK
     p, g, m, v = (Sparse(length, torch.float32) for _ in range(4))
-    chosen = [0, 2**31 // source.CHUNK, 2**32 // source.CHUNK, length // source.CHUNK - 1]
+    chosen = [
+        0,
+        2**31 // launch_plans.OPTIMIZER_CHUNK,
+        2**32 // launch_plans.OPTIMIZER_CHUNK,
+        length // launch_plans.OPTIMIZER_CHUNK - 1,
+    ]
     for chunk in chosen:
-        at = slice(chunk * source.CHUNK, chunk * source.CHUNK + 8)
+        at = slice(chunk * launch_plans.OPTIMIZER_CHUNK, chunk * launch_plans.OPTIMIZER_CHUNK + 8)
         p.tensor[at], g.tensor[at] = 1.0, torch.arange(8) - 3.5 + chunk % 7
-    entries = torch.tensor([(0, chunk * source.CHUNK) for chunk in chosen])
+    entries = torch.tensor([(0, chunk * launch_plans.OPTIMIZER_CHUNK) for chunk in chosen])
     address = {
         n: torch.tensor([t.tensor.data_ptr()])
         for n, t in (("params", p), ("grads", g), ("exp_avg", m), ("exp_avg_sq", v))
@@ -178,11 +195,11 @@ def _adamw(host: HostBackend) -> None:
     partial, norm, factors = torch.zeros(1, 4), torch.zeros(1), torch.zeros(1, 9)
     hyper = torch.tensor([[0.1, 0.0, 0.9, 0.99, 1e-8, 0.0]], dtype=torch.float64)
     host.run(
-        source.gradient_norm("f32", 4, 1),
+        launch_plans.plan_gradient_norm("f32", 4, 1),
         {**common, "partial": partial, "partial_stride": 4, "partial_offset": 0},
     )
     host.run(
-        source.adamw_prepare("f32", 1),
+        launch_plans.plan_adamw_prepare("f32", 1),
         {
             "partial": partial,
             "n_partial": 4,
@@ -193,12 +210,12 @@ def _adamw(host: HostBackend) -> None:
         },
     )
     host.run(
-        source.adamw("f32", 4, 1),
+        launch_plans.plan_adamw_update("f32", 4, 1),
         {**common, **address, "scales": torch.ones(1, 2), "factors": factors},
     )
     squares = 0.0
     for chunk in chosen:
-        at = slice(chunk * source.CHUNK, chunk * source.CHUNK + 8)
+        at = slice(chunk * launch_plans.OPTIMIZER_CHUNK, chunk * launch_plans.OPTIMIZER_CHUNK + 8)
         gradient = torch.arange(8) - 3.5 + chunk % 7
         squares += float(gradient.square().sum())
         torch.testing.assert_close(p.tensor[at], 1 - 0.1 * gradient.sign(), rtol=1e-5, atol=1e-5)

@@ -17,13 +17,13 @@ from shim_backend import ORDERS, HostBackend
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.kernels import source
-from andrea.kernels.source import Launch, Limits
+from andrea.kernels import launch_plans
+from andrea.kernels.launch_plans import DeviceLimits, LaunchPlan
 
 TORCH = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
 BITS = {"f32": 24, "bf16": 8, "f16": 11}
-HOPPER = Limits(232448, 4)
-SMALL = Limits(shared=256, multiprocessors=2)
+HOPPER = DeviceLimits(232448, 4)
+SMALL = DeviceLimits(shared_bytes=256, multiprocessors=2)
 """So little shared memory that no row fits."""
 MARGIN = [8]
 """Elements before and after every tensor; 0 under the address sanitizer, which watches the ends
@@ -78,7 +78,9 @@ def _margins_untouched(tensor: Tensor) -> bool:
     return bool(whole[~mine].isnan().all())
 
 
-def run(host: HostBackend, plan: Launch, make: Callable[[], Values], outputs: set[str]) -> Values:
+def run(
+    host: HostBackend, plan: LaunchPlan, make: Callable[[], Values], outputs: set[str]
+) -> Values:
     """Run a plan in every order on fresh values; returns those of the first."""
     first: Values = {}
     for order in ORDERS:
@@ -137,7 +139,7 @@ class CrossEntropy:
     """Or `one`, or `none`."""
     replicas: int = 1
     shared_targets: bool = False
-    limits: Limits = HOPPER
+    limits: DeviceLimits = HOPPER
     special: str = ""
     grid: int = 0
 
@@ -191,7 +193,7 @@ class CrossEntropy:
                 "z_loss": self.z_loss,
             }
 
-        plan = source.cross_entropy(kind, rows, V, self.limits)
+        plan = launch_plans.plan_cross_entropy(kind, rows, V, self.limits)
         plan = plan._replace(grid=self.grid or plan.grid)
         got = run(
             host,
@@ -233,12 +235,19 @@ class CrossEntropyStrange:
             vector = row_of(torch.full((4,), math.nan))
             return {
                 "logits": logits, "logits_stride": 40, "grad": logits, "grad_stride": 40,
-                "targets": torch.tensor([3, 40, -1, 5]), "target_stride": 1, "target_replica_stride": 4,
-                "upstream_stride": 0, "loss": vector, "rows": 4, "columns": 40, "rows_per_replica": 4,
+                "targets": torch.tensor([3, 40, -1, 5]), "target_stride": 1,
+                "target_replica_stride": 4,
+                "upstream_stride": 0, "loss": vector, "rows": 4, "columns": 40,
+                "rows_per_replica": 4,
                 "ignore_index": -100, "softcap": 0, "z_loss": 0,
             }  # fmt: skip
 
-        got = run(host, source.cross_entropy(self.kind, 4, 40), make, {"logits", "grad", "loss"})
+        got = run(
+            host,
+            launch_plans.plan_cross_entropy(self.kind, 4, 40),
+            make,
+            {"logits", "grad", "loss"},
+        )
         assert got["loss"].isnan().tolist() == [True, True, True, False]
         assert got["grad"].isnan().all(-1).tolist() == [True, True, True, False]
 
@@ -269,11 +278,12 @@ class Scale:
             return {
                 "src": src, "src_stride": src.stride(0), "dst": dst, "dst_stride": dst.stride(0),
                 "dloss": row_of(wanted),
-                "dloss_stride": 1, "upstream": row_of(upstream), "upstream_stride": 1, "rows": self.rows,
+                "dloss_stride": 1, "upstream": row_of(upstream), "upstream_stride": 1,
+                "rows": self.rows,
                 "columns": self.columns,
             }  # fmt: skip
 
-        plan = source.cross_entropy_scale(self.kind, self.rows, self.columns)
+        plan = launch_plans.plan_cross_entropy_scale(self.kind, self.rows, self.columns)
         got = run(host, plan, make, {"dst"} | ({"src"} if self.apart < 0 else set()))
         exact = (g.float() * (wanted / upstream)[:, None]).to(TORCH[self.kind])
         assert torch.equal(got["dst"], exact), "rounded otherwise than torch does"
@@ -302,12 +312,18 @@ class Norm:
     mean: float = 0.0
     scale: float = 1.0
     eps: float = 1e-5
-    limits: Limits = HOPPER
+    limits: DeviceLimits = HOPPER
     grid: int = 0
 
     def __call__(self, host: HostBackend) -> None:
         saved = self.forward(host)
         self.backward(host, *saved)
+
+    @property
+    def shape(self) -> launch_plans.NormShape:
+        return launch_plans.NormShape(
+            self.kind, self.stream, self.branch, self.rows, self.replicas, self.columns
+        )
 
     @property
     def _weights(self) -> tuple[Tensor, Tensor]:
@@ -341,16 +357,20 @@ class Norm:
                 placed(delta, self.branch, self.pad, self.offset),
             )
             return {
-                "x": px, "x_stride": px.stride(0), "delta": pd if self.delta else None, "delta_stride": pd.stride(0),
-                "weight": placed(w, "f32") if self.weight else None, "weight_replica_stride": stride,
+                "x": px, "x_stride": px.stride(0), "delta": pd if self.delta else None,
+                "delta_stride": pd.stride(0),
+                "weight": placed(w, "f32") if self.weight else None,
+                "weight_replica_stride": stride,
                 "bias": placed(b, "f32") if self.bias else None, "bias_replica_stride": stride,
-                "sum": empty(N, C, self.stream) if self.delta else None, "y": empty(N, C, self.branch),
+                "sum": empty(N, C, self.stream) if self.delta else None,
+                "y": empty(N, C, self.branch),
                 "mean": row_of(torch.full((N,), math.nan)) if self.kind == "ln" else None,
-                "rstd": row_of(torch.full((N,), math.nan)), "rows": N, "columns": C, "rows_per_replica": self.rows,
+                "rstd": row_of(torch.full((N,), math.nan)), "rows": N, "columns": C,
+                "rows_per_replica": self.rows,
                 "eps": self.eps,
             }  # fmt: skip
 
-        plan = source.norm_forward(self.kind, self.stream, self.branch, N, C, self.limits)
+        plan = launch_plans.plan_norm_forward(self.shape, self.limits)
         plan = plan._replace(grid=self.grid or plan.grid)
         got = run(host, plan, make, {"sum", "y", "mean", "rstd"})
         s = x.double()
@@ -372,9 +392,7 @@ class Norm:
             drawn(N, C, seed=9).to(TORCH[self.branch]),
             drawn(N, C, seed=10).to(TORCH[self.stream]),
         )
-        plan = source.norm_backward(
-            self.kind, self.stream, self.branch, self.rows, self.replicas, C, self.limits
-        )
+        plan = launch_plans.plan_norm_backward(self.shape, self.limits)
         slots = 1 + self.bias
 
         def make() -> Values:
@@ -383,15 +401,20 @@ class Norm:
                 placed(dsum, self.stream, self.pad, self.offset),
             )
             ps = placed(s, self.stream, self.pad, self.offset)
-            partial = empty(slots * self.replicas * plan.extra["parts"], C, "f32")
+            partial = empty(slots * self.replicas * plan.arguments["parts"], C, "f32")
             return {
-                "dy": pdy, "dy_stride": pdy.stride(0), "dsum": pds if self.dsum else None, "dsum_stride": pds.stride(0),
-                "sum": ps, "sum_stride": ps.stride(0), "mean": row_of(mean) if self.kind == "ln" else None,
-                "rstd": row_of(rstd), "weight": placed(self._weights[0], "f32") if self.weight else None,
-                "weight_replica_stride": 0 if self.shared_weight else C, "dx": empty(N, C, self.stream),
+                "dy": pdy, "dy_stride": pdy.stride(0), "dsum": pds if self.dsum else None,
+                "dsum_stride": pds.stride(0),
+                "sum": ps, "sum_stride": ps.stride(0),
+                "mean": row_of(mean) if self.kind == "ln" else None,
+                "rstd": row_of(rstd), "weight": placed(self._weights[0],
+                "f32") if self.weight else None,
+                "weight_replica_stride": 0 if self.shared_weight else C,
+                "dx": empty(N, C, self.stream),
                 "ddelta": empty(N, C, self.branch) if self.ddelta else None,
                 "partial": partial if self.weight else None,
-                "rows_per_replica": self.rows, "replicas": self.replicas, "columns": C, "with_bias": int(self.bias),
+                "rows_per_replica": self.rows, "replicas": self.replicas, "columns": C,
+                "with_bias": int(self.bias),
             }  # fmt: skip
 
         got = run(host, plan, make, {"dx", "ddelta", "partial"})
@@ -405,7 +428,7 @@ class Norm:
         if self.ddelta:
             close("ddelta", got["ddelta"], dx, self.branch, lost)
         if self.weight:
-            sums = reduced(host, got["partial"], slots * self.replicas, plan.extra["parts"], C)
+            sums = reduced(host, got["partial"], slots * self.replicas, plan.arguments["parts"], C)
             close(
                 "dw",
                 sums[: self.replicas],
@@ -422,14 +445,15 @@ def reduced(host: HostBackend, partial: Tensor, segments: int, parts: int, colum
 
     def make() -> Values:
         return {
-            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"), "segments": segments,
+            "partial": placed(partial, "f32"), "out": empty(segments, columns, "f32"),
+            "segments": segments,
             "parts": parts,
             "columns": columns,
         }  # fmt: skip
 
-    got: Tensor = run(host, source.reduce_parts("f32", segments, parts, columns), make, {"out"})[
-        "out"
-    ]
+    got: Tensor = run(
+        host, launch_plans.plan_reduce_parts("f32", segments, parts, columns), make, {"out"}
+    )["out"]
     wanted = partial.double().view(segments, parts, columns).sum(1)
     close("reduce_parts", got, wanted, scale=float(partial.abs().max()) * max(1, parts) / 4)
     return got

@@ -27,8 +27,8 @@ from shim_backend import HostBackend
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.kernels import source
-from andrea.kernels.source import Limits
+from andrea.kernels import launch_plans, source
+from andrea.kernels.launch_plans import DeviceLimits
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -54,7 +54,7 @@ class Activation:
     pad: int = 0
     offset: int = 0
     scale: float = 1.5
-    limits: Limits = suite.HOPPER
+    limits: DeviceLimits = suite.HOPPER
 
     def __call__(self, host: HostBackend) -> None:
         N, M, kind = self.rows * self.replicas, self.columns, self.kind
@@ -84,10 +84,13 @@ class Activation:
                 values[f"{name}_replica_stride"] = 0 if self.shared_bias else M
             return values
 
-        ends = (self.function, self.gated, kind, self.rows, self.replicas, M, self.limits)
-        forward, backward = source.activation_forward(*ends), source.activation_backward(*ends)
+        shape = launch_plans.ActivationShape(
+            self.function, self.gated, kind, self.rows, self.replicas, M
+        )
+        forward = launch_plans.plan_activation_forward(shape)
+        backward = launch_plans.plan_activation_backward(shape, self.limits)
         got = run(host, forward, lambda: {**given(), "out": empty(N, M, kind)}, {"out"})
-        parts, slots = backward.extra["parts"], len(names)
+        parts, slots = backward.arguments["parts"], len(names)
 
         def make() -> Values:
             values = {
@@ -153,7 +156,7 @@ class AdamW:
 
     def _check(self, host: HostBackend) -> None:
         R, kind = self.replicas, self.kind
-        chunks = source.chunks_of(self.sizes)
+        chunks = launch_plans.split_into_chunks(self.sizes)
         hyper = torch.tensor(
             [[0.01 * (r + 1), 0.1, 0.9 - 0.1 * r, 0.999, 1e-3, self.clip] for r in range(R)],
             dtype=torch.float64,
@@ -203,7 +206,7 @@ class AdamW:
                 "chunks": torch.tensor(chunks),
             }
             host.run(
-                source.gradient_norm(kind, len(chunks), R),
+                launch_plans.plan_gradient_norm(kind, len(chunks), R),
                 {
                     **common,
                     "partial": partial,
@@ -212,7 +215,7 @@ class AdamW:
                 },
             )
             host.run(
-                source.adamw_prepare("f32", R),
+                launch_plans.plan_adamw_prepare("f32", R),
                 {
                     "partial": partial,
                     "n_partial": len(chunks) + 1,
@@ -223,7 +226,7 @@ class AdamW:
                 },
             )
             host.run(
-                source.adamw(kind, len(chunks), R),
+                launch_plans.plan_adamw_update(kind, len(chunks), R),
                 {
                     **common,
                     **{n: tables[n] for n in ("params", "exp_avg", "exp_avg_sq")},
@@ -346,16 +349,16 @@ def checks(full: bool = True) -> dict[str, Callable[[HostBackend], None]]:
             *(
                 Norm(n, s, b, 6, c, replicas=2, offset=o)
                 for n in ("ln", "rms")
-                for s, b in source.PAIRS
+                for s, b in source.NORM_TYPES
                 for c, o in ((48, 0), (33, 1), (1600, 0))
             ),
-            *(Norm("ln", s, b, 3, 1088, limits=suite.SMALL) for s, b in source.PAIRS),
+            *(Norm("ln", s, b, 3, 1088, limits=suite.SMALL) for s, b in source.NORM_TYPES),
             Norm("ln", "f32", "f32", 4, 256, mean=3000.0),
             *(
                 Activation(f, gated, kind, 7, columns, offset=o)
-                for f in source.GATED
+                for f in source.GATED_ACTIVATIONS
                 for gated in (False, True)
-                for kind in source.TYPES
+                for kind in source.STORAGE_TYPES
                 for columns, o in ((96, 0), (31, 1))
             ),
             AdamW("bf16", (40, 100), replicas=2),

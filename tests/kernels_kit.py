@@ -20,9 +20,9 @@ pytestmark = needs_shim
 @pytest.fixture(autouse=True)
 def kernels_on_cpu() -> Iterator[HostBackend]:
     """A backend for CPU tensors."""
-    before = backend.install("cpu", HOST)
+    before = backend.install_backend("cpu", HOST)
     yield HOST
-    backend.install("cpu", before)
+    backend.install_backend("cpu", before)
 
 
 def drawn(

@@ -186,7 +186,7 @@ def config(name: str, **changes: Any) -> ModelConfig:
 
 
 def valid_models(count: int, seed: int, base: Mapping[str, Any] = SMALL) -> Iterator[ModelConfig]:
-    """Random models that make sense: up to ten settings drawn from `POOL`, the rest as in `base`."""
+    """Random models that make sense: up to ten settings from `POOL`, the rest as in `base`."""
     draw, found = random.Random(seed), 0
     while found < count:
         fields = draw.sample(list(POOL), draw.randint(1, 10))

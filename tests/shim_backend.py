@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from andrea.kernels import source
+from andrea.kernels import launch_plans, source
 
 SHIM = Path(__file__).parent / "shim" / "cuda_host_shim.h"
 ORDERS = (0, 1, 2, 3)
@@ -33,14 +33,15 @@ SANITIZE = (
     "-fno-omit-frame-pointer",
     "-g1",
 )
-HOPPER = source.Limits(232448, 4)
+HOPPER = launch_plans.DeviceLimits(232448, 4)
 Edit = Callable[[str], str]
 
 
 def unavailable() -> str | None:
     """Why kernels do not run on this CPU; None: they do."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        return f"the CUDA shim is written for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
+        machine = f"{sys.platform} on {platform.machine()}"
+        return f"the CUDA shim is written for Linux on x86-64, this is {machine}"
     return (
         None
         if shutil.which("g++")
@@ -65,12 +66,12 @@ def unit_of(module: str) -> tuple[str, ...]:
         wanted = f"act_{'_'.join(words[:-1])}_"
         return tuple(
             m
-            for m in source.modules(real)
+            for m in source.module_names(real)
             if m.startswith(wanted) and m.count("_") == module.count("_")
         )
     if family == "norm":  # the largest text
         return (module,)
-    return tuple(m for m in source.modules(real) if m.startswith(f"{family}_"))
+    return tuple(m for m in source.module_names(real) if m.startswith(f"{family}_"))
 
 
 def cache_folder() -> Path:
@@ -162,7 +163,7 @@ def text_of(modules: Iterable[str]) -> str:
     from importlib.resources import files
 
     common = (files("andrea.kernels") / "rt.cuh").read_text(encoding="utf-8")
-    return common + "".join(source.body(module) for module in modules)
+    return common + "".join(source.module_body(module) for module in modules)
 
 
 def opened(path: Path) -> Any:
@@ -217,7 +218,7 @@ class HostBackend:
     def __init__(
         self,
         order: int = 0,
-        limits: source.Limits = HOPPER,
+        limits: launch_plans.DeviceLimits = HOPPER,
         *,
         sanitize: bool = False,
         edit: Mapping[str, Edit] | None = None,
@@ -269,7 +270,7 @@ class HostBackend:
         if grid == 0:
             return
         call(
-            self.library(source.module(name)),
+            self.library(source.module_of(name)),
             name,
             grid,
             block,
@@ -279,11 +280,13 @@ class HostBackend:
             blocks,
         )
 
-    def run(self, plan: source.Launch, values: dict[str, Any], **keywords: Any) -> None:
+    def load_modules(self, modules: Sequence[str]) -> None:
+        """Nothing: a launch compiles what it needs, a whole unit at once."""
+
+    def run(self, plan: launch_plans.LaunchPlan, values: dict[str, Any], **keywords: Any) -> None:
         """`launch` of a plan with named arguments."""
-        self.launch(
-            plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values), **keywords
-        )
+        arguments = launch_plans.pack_arguments(plan, values)
+        self.launch(plan.kernel, plan.grid, plan.block, plan.shared_bytes, arguments, **keywords)
 
 
 _C_TYPES = {

@@ -133,22 +133,22 @@ class Watch(Observer):
     def __init__(self):
         self.events, self.lines = [], []
 
-    def phase(self, name, note):
+    def on_phase_started(self, name, note):
         self.events.append(("phase", name))
 
-    def started(self, run):
-        self.events.append(("started", run["run_id"]))
+    def on_run_started(self, run, attempt):
+        self.events.append(("started", run.run_id))
 
-    def progress(self, run, record):
-        self.events.append(("progress", run["run_id"]))
+    def on_metrics(self, run, record):
+        self.events.append(("progress", run.run_id))
 
-    def finished(self, run, result):
-        self.events.append(("reused" if run["reused"] else "finished", run["run_id"]))
+    def on_run_finished(self, run, result, *, reused):
+        self.events.append(("reused" if reused else "finished", run.run_id))
 
-    def failed(self, run, reason):
+    def on_run_failed(self, run, reason, attempt):
         self.events.append(("failed", reason))
 
-    def say(self, line):
+    def on_message(self, line):
         self.lines.append(line)
 
     def count(self, kind):
@@ -161,7 +161,7 @@ class Impatient(Observer):
     def __init__(self, patience):
         self.left = patience
 
-    def finished(self, run, result):
+    def on_run_finished(self, run, result, *, reused):
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt

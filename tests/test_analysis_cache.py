@@ -21,6 +21,7 @@ from waiting import PATIENT_S
 from andrea.analysis.load import Study, load
 from andrea.analysis.tables import cache, column_file, parsing
 from andrea.errors import UserError, warn
+from andrea.records.run import RunSpec
 from andrea.store.files import write_json
 
 TABLES = ("runs", "curves", "layers", "documents")
@@ -166,7 +167,8 @@ def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_tw
     copy: Writer,
 ) -> None:
     plan = next(run for run in copy.folder.runs() if run["phase"] == "replicate")
-    copy.folder.add_run(plan | {"phase": "budget", "why": "equal flops"})
+    moved = plan | {"phase": "budget", "why": "equal flops"}
+    copy.folder.add_run(RunSpec.model_validate(moved))
     curves = read(copy).curves
     twice = curves[curves["run_id"] == plan["run_id"]]
     assert twice["phase"].value_counts().to_dict() == {"replicate": 111, "budget": 111}

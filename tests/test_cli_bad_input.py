@@ -202,13 +202,13 @@ def test_a_refused_command_takes_away_only_what_it_made(here):
     """Two commands in one new runs folder: the refused one must not delete what the other is
     preparing.
     """
-    from andrea.cli.stores import starting
+    from andrea.cli.stores import starting_store
     from andrea.errors import UserError
 
     runs = here / "new" / "runs"
     theirs = runs / "data" / ".ab.new" / "train.bin"
-    with pytest.raises(UserError), starting(runs):
-        with starting(runs):
+    with pytest.raises(UserError), starting_store(runs):
+        with starting_store(runs):
             theirs.parent.mkdir(parents=True)
             theirs.write_bytes(b"tokens")
         raise UserError("a bad text")

@@ -10,9 +10,15 @@ from study_fakes import go, make_study, misbehave
 from typer.testing import CliRunner
 
 from andrea.cli.app import app
-from andrea.cli.commands.status import one, summarise
-from andrea.cli.show.beside import confirmation, saved_in_words
-from andrea.cli.show.results import outcome_text
+from andrea.cli.commands.status import read_study_state, study_as_text
+from andrea.cli.show.results import (
+    confirmation_cells,
+    lines_by_note,
+    results_as_text,
+    saved_in_words,
+)
+from andrea.records.verdict import StudyVerdict
+from andrea.verdict.tokens_saved import TokensSaved
 
 QUESTION = """
 question: Does a narrow MLP do as well?
@@ -128,10 +134,10 @@ def test_the_outcome_has_a_line_for_every_control_and_the_confirmation_beside_th
     arms = ("gelu_tanh", "relu", "swiglu")
     folder, store = make_study(tmp_path, arms=arms, train={"train.tokens": 5120}, trials=3)
     go(folder, store)
-    plain = outcome_text(folder, store)
+    plain = results_as_text(folder, store)
     assert "control" not in plain and "confirmation" not in plain
     go(folder, store, controls=True, confirm=True, equal=("time", "flops"))
-    lines = outcome_text(folder, store).splitlines()
+    lines = results_as_text(folder, store).splitlines()
     assert lines[0].split()[-1] == "confirmation"
     relu = next(line for line in lines if line.startswith("relu"))
     assert "worse +0.20" in relu and relu.endswith("agrees")
@@ -154,7 +160,7 @@ def test_the_outcome_has_a_line_for_every_control_and_the_confirmation_beside_th
 
 
 def test_tokens_saved_are_written_as_in_the_report():
-    told = saved_in_words({"saved": -0.07, "interval": [-0.145, 0.018], "reason": ""})
+    told = saved_in_words(TokensSaved(-0.07, (-0.145, 0.018), level=0.95, n=5))
     assert told.replace("\N{NO-BREAK SPACE}", " ") == (
         "takes 7 % more tokens than the baseline for the same loss [−1.8 %, 14.5 %]"
     )
@@ -169,9 +175,17 @@ def test_a_confirmation_is_told_as_in_the_report(again, said):
         {"arm": "relu", "verdict": again, "mean": 0.011},
     )
     told = {"complete": True, "agrees": {"relu": False}, "verdicts": [second]}
-    assert confirmation({"verdicts": [first], "confirmation": told}) == {
-        "relu": f"{again} +0.0110, {said}"
-    }
+    verdict = StudyVerdict.model_validate({"verdicts": [first], "confirmation": told})
+    assert confirmation_cells(verdict) == {"relu": f"{again} +0.0110, {said}"}
+
+
+def test_a_note_on_several_arms_stands_above_a_list_of_them():
+    assert lines_by_note([("learned, Lion", "late"), ("RoPE", ""), ("RoPE, AdamW", "late")]) == [
+        "late",
+        "  learned, Lion",
+        "  RoPE, AdamW",
+    ]
+    assert lines_by_note([("RoPE, Lion", "late"), ("RoPE, Lion", "late")]) == ["RoPE, Lion: late"]
 
 
 @pytest.mark.usefixtures("faked")
@@ -180,10 +194,10 @@ def test_a_failed_control_is_seen_at_once_and_an_unfinished_confirmation_is_said
     misbehave(tmp_path, "shift", repeat=1)
     misbehave(tmp_path, "raise", activation="relu", seed=0, eval_part="verdict")
     assert not go(folder, store, controls=True, confirm=True).complete
-    text = outcome_text(folder, store)
+    text = results_as_text(folder, store)
     assert "repeat" in text and "FAIL" in text and "differs in loss" in text
     assert "not done" in next(line for line in text.splitlines() if line.startswith("relu"))
-    state = summarise(store, folder)
-    assert state["phase"] == "control, interrupted"
-    assert state["runs"]["total"] == 2 * (3 + 3) + 7 + 6 and state["runs"]["done"] == 6 + 5 + 7
-    assert "failed: replicate relu" in one(state)
+    state = read_study_state(store, folder)
+    assert state.phase == "control, interrupted"
+    assert (state.total, state.done) == (2 * (3 + 3) + 7 + 6, 6 + 5 + 7)
+    assert "failed: replicate relu" in study_as_text(state)

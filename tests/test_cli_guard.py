@@ -51,7 +51,7 @@ def test_an_error_is_one_line_and_an_exit_status(monkeypatch, error, status, lin
     assert (result.exit_code, result.stderr, result.stdout) == (status, line, "")
 
 
-def test_s47_no_traceback_and_no_local_variable_reaches_the_user(monkeypatch):
+def test_no_traceback_and_no_local_variable_reaches_the_user(monkeypatch):
     monkeypatch.setattr(guard, "RESUMABLE", {"schema"})
     result = end(monkeypatch, RuntimeError("broken"))
     assert result.stderr == "andrea: RuntimeError: broken (--debug shows where)\n"
@@ -68,7 +68,7 @@ def test_a_full_disk_is_told_wherever_it_is_in_the_chain_of_causes():
         except OSError as error:
             raise RuntimeError("journal") from error
     except RuntimeError as error:
-        status, line = guard.describe(error, "ablate")
+        status, line = guard.exit_status_and_message(error, "ablate")
         assert disk_full(error) is full
     assert status == 1 and disk_full(RuntimeError()) is None
     assert (
@@ -78,11 +78,11 @@ def test_a_full_disk_is_told_wherever_it_is_in_the_chain_of_causes():
 
 
 def test_ctrl_c_says_how_to_resume_where_something_can_be_resumed():
-    assert guard.describe(KeyboardInterrupt(), "ablate") == (
+    assert guard.exit_status_and_message(KeyboardInterrupt(), "ablate") == (
         130,
         "interrupted; the same command given again resumes",
     )
-    assert guard.describe(KeyboardInterrupt(), "status") == (130, "interrupted")
+    assert guard.exit_status_and_message(KeyboardInterrupt(), "status") == (130, "interrupted")
 
 
 @pytest.mark.parametrize(

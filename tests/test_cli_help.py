@@ -69,7 +69,6 @@ OPTIONS = {
         "--out",
         "--kind",
         "--watch",
-        "--regrade",
         "--runs",
         "--json",
     },
@@ -151,7 +150,7 @@ def test_the_root_help_gives_each_command_one_whole_line():
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["ablate", "--help"], ["--version"]])
-def test_s46_help_loads_nothing_heavy(arguments):
+def test_help_loads_nothing_heavy(arguments):
     code = (
         "import sys\nfrom andrea.cli.app import main\n"
         f"sys.argv = ['andrea', *{arguments!r}]\n"
@@ -174,7 +173,7 @@ def test_s46_help_loads_nothing_heavy(arguments):
         ["list", "presets", "--json"],
     ],
 )
-def test_s46_reading_commands_load_no_torch(tmp_path, arguments):
+def test_reading_commands_load_no_torch(tmp_path, arguments):
     code = (
         "import sys\nfrom andrea.cli.app import main\n"
         f"sys.argv = ['andrea', *{arguments!r}]\n"
@@ -223,31 +222,33 @@ def test_without_a_command_the_help_is_shown():
 
 
 def test_completion_offers_names_of_presets_and_settings():
-    from andrea.cli import complete
+    from andrea.cli import completion
 
-    assert "andrea-120m" in complete.presets("andrea-")
-    assert complete.settings("model.mlp_r") == ["model.mlp_ratio="]
-    assert "train.lr=" in complete.settings("train.")
+    assert "andrea-120m" in completion.preset_names("andrea-")
+    assert completion.setting_paths("model.mlp_r") == ["model.mlp_ratio="]
+    assert "train.lr=" in completion.setting_paths("train.")
 
 
 def test_completion_of_a_model_goes_on_after_its_colon():
-    from andrea.cli import complete
+    from andrea.cli import completion
 
-    assert complete.models("tin") == ["tiny"]
-    assert complete.models("gpt2:mlp_r") == ["gpt2:mlp_ratio="]
-    assert complete.models("gpt2:activation=swi") == ["gpt2:activation=swiglu"]
-    assert complete.models("gpt2:n_layer=2,activation=silu,n_kv") == [
+    assert completion.model_expressions("tin") == ["tiny"]
+    assert completion.model_expressions("gpt2:mlp_r") == ["gpt2:mlp_ratio="]
+    assert completion.model_expressions("gpt2:activation=swi") == ["gpt2:activation=swiglu"]
+    assert completion.model_expressions("gpt2:n_layer=2,activation=silu,n_kv") == [
         "gpt2:n_layer=2,activation=silu,n_kv_head="
     ]
-    assert complete.models("mlp_r") == ["mlp_ratio="], "bash hands over what stands after the colon"
-    assert complete.models("gpt2:n_layer=") == []
+    assert completion.model_expressions("mlp_r") == ["mlp_ratio="], (
+        "bash hands over what stands after the colon"
+    )
+    assert completion.model_expressions("gpt2:n_layer=") == []
 
 
 def test_completion_finds_the_studies_of_the_runs_folder(tmp_path, monkeypatch):
-    from andrea.cli import complete
+    from andrea.cli import completion
 
     for name in ("norm-placement-ab12", "other-cd34"):
         (tmp_path / "studies" / name).mkdir(parents=True)
         (tmp_path / "studies" / name / "study.json").write_text("{}")
     monkeypatch.setenv("ANDREA_RUNS", str(tmp_path))
-    assert complete.studies("norm") == ["norm-placement-ab12"]
+    assert completion.study_names("norm") == ["norm-placement-ab12"]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from waiting import PATIENT_S
 
 from andrea.cli.app import app
+from andrea.records.run import RunSpec
 from andrea.store.files import locked
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
@@ -40,16 +41,9 @@ def runs(tmp_path):
         "cc": {"outcome": "diverged", "stalled": False, "loss": None},
     }
     for i, run_id in enumerate(("aa", "bb", "cc", "dd", "ee", "ff")):
-        study.add_run(
-            {
-                "run_id": run_id,
-                "arm": "post",
-                "phase": "tune",
-                "why": "grid",
-                "lr": 10.0 ** -(i + 1),
-                "seed": 1,
-            }
-        )
+        lr = 10.0 ** -(i + 1)
+        spec = RunSpec(run_id=run_id, arm="post", phase="tune", why="grid", lr=lr, seed=1)
+        study.add_run(spec)
         if run_id in endings:
             with store.claim(run_id) as claim:
                 claim.finish(claim.attempt({}, {}), endings[run_id])
@@ -116,9 +110,9 @@ def test_a_finished_study_is_done_and_shows_its_verdicts(runs):
 
 def test_the_overview_says_in_a_few_words_what_came_out(runs):
     study = StudyFolder(runs / "studies" / "norm-placement-ab12cd")
-    study.write(
-        "resolved.json", {"arms": {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}}
-    )
+    arms = {"pre": {"label": "pre-norm"}, "post": {"label": "post-norm"}}
+    frozen = {"fingerprint": "ab", "arms": arms, "baseline": "pre", "platform": {}}
+    study.write("resolved.json", frozen)
 
     def shown(name, content):
         study.write(name, {"complete": True, **content})
@@ -235,7 +229,7 @@ def test_an_unknown_report_format_is_refused(runs):
     )
 
 
-def test_s22_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
+def test_the_dashboard_reads_the_live_journal_and_never_writes_it(tmp_path):
     pytest.importorskip("optuna_dashboard")
     import optuna
     from optuna.storages import JournalStorage

@@ -131,7 +131,7 @@ def test_a_sweep_finds_the_variants_beside_it(place, monkeypatch):
 
 
 def test_failed_runs_are_counted_and_end_with_1(place, monkeypatch):
-    from andrea.study.desk import FailedRun, Summary
+    from andrea.study.session import FailedRun, Summary
 
     failed = FailedRun("ab" * 32, "relu", "tune", "RuntimeError: broken")
     monkeypatch.setattr("andrea.study.controller.run_study", lambda *_: Summary(False, [failed]))
@@ -145,7 +145,7 @@ def test_failed_runs_are_counted_and_end_with_1(place, monkeypatch):
 
 
 def test_a_tracker_or_a_report_that_breaks_costs_a_warning_and_not_the_study(place, monkeypatch):
-    from andrea.study.desk import Summary
+    from andrea.study.session import Summary
 
     def broken(*_, **__):
         raise RuntimeError("no such thing")

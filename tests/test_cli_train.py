@@ -64,7 +64,7 @@ def test_json_is_the_result_and_nothing_else_on_stdout(place):
     assert "100%  160 tokens  loss" in first.stderr
 
 
-def test_s64_a_config_is_trained_once_and_its_result_shown_the_second_time(place):
+def test_a_config_is_trained_once_and_its_result_shown_the_second_time(place):
     folder, first = place
     again = train(folder, "--json")
     assert again.exit_code == 0
@@ -75,7 +75,7 @@ def test_s64_a_config_is_trained_once_and_its_result_shown_the_second_time(place
     assert after == before
 
 
-def test_s70_a_run_by_hand_reads_neither_the_verdicts_text_nor_their_seeds(place):
+def test_a_run_by_hand_reads_neither_the_verdicts_text_nor_their_seeds(place):
     folder, first = place
     result = json.loads(first.stdout)
     config = json.loads((Path(result["folder"]) / "config.json").read_text())["config"]

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import generated_text
 
-from andrea.execution.executors import make_executor
+from andrea.execution.make import make_executor
 from andrea.records.extras import Extras
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
@@ -118,7 +118,7 @@ def test_a_confirmation_and_equal_flops_stand_beside_the_verdict(studied):
 def test_the_plan_counted_what_was_trained(studied):
     folder, store, planned = studied
     runs = folder.runs()
-    assert {extra.what: extra.runs for extra in planned.extras} == {
+    assert {extra.name: len(extra.certain) for extra in planned.extras} == {
         "controls": 7,
         "equal flops": 3,
         "confirmation": 6,

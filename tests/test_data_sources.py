@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from andrea.data.config import DataConfig
+from andrea.data.sources.registry import SOURCES
 from andrea.data.sources.scan import Document, scan_source
+from andrea.data.sources.source import Source, SourceFile
 from andrea.data.split import GAP, PARTS, cut_stretches, part_of, split_documents
 from andrea.errors import StudyError, UserError
 
@@ -54,6 +57,28 @@ def test_a_relative_path_and_a_home_path_are_understood(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert names_of("text:mine.txt") == names_of("text:~/mine.txt") == ["mine.txt"]
+
+
+def test_a_new_source_is_a_class_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Letters(Source):
+        usage = "letters:ALPHABET"
+
+        def files(self) -> list[SourceFile]:
+            return [SourceFile(letter, tmp_path / letter) for letter in self.argument]
+
+    for letter in "ab":
+        (tmp_path / letter).write_text(letter * 9)
+    monkeypatch.setitem(SOURCES, "letters", Letters)
+    assert DataConfig(source="letters:ab").source == "letters:ab"
+    assert names_of("letters:ab") == ["a", "b"]
+
+
+@pytest.mark.parametrize("source", ["sotu:", "sotu:1790", "text", "text:", "wiki", ""])
+def test_a_reference_to_no_source_is_refused_with_what_there_is(source: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown source '{source}'; there are sotu, text:PATH"):
+        DataConfig(source=source)
 
 
 def test_a_missing_path_is_named_in_full(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.folder import weights_of
 from andrea.model.gpt import build_model
-from andrea.model.hf.registry import choose, described
+from andrea.model.hf.registry import choose_architecture, write_config
 from andrea.model.hf.tensors import from_hf, to_hf
 from andrea.model.registry import VARIANTS
 
@@ -64,12 +64,12 @@ def accepted(settings: dict[str, Any]) -> bool:
     """
     try:
         cfg = ModelConfig(**settings)
-        architecture = choose(cfg)
+        architecture = choose_architecture(cfg)
     except (ValidationError, UserError):
         return False
     model = build_model(cfg).eval()
     randomise(model, 1)
-    said = described(architecture, cfg, "float32", None)
+    said = write_config(architecture, cfg, "float32", None)
     config = transformers.AutoConfig.for_model(said.pop("model_type"), **said)
     theirs = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager"

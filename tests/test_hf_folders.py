@@ -19,9 +19,15 @@ from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.folder import load_model, new_folder, save_model
 from andrea.model.gpt import GPT, build_model
-from andrea.model.hf.architecture import misplaced
+from andrea.model.hf.architecture import misplaced_settings
 from andrea.model.hf.convert import export_hf, import_hf
-from andrea.model.hf.registry import ARCHITECTURES, choose, described, known, read_config
+from andrea.model.hf.registry import (
+    ARCHITECTURES,
+    choose_architecture,
+    find_architecture,
+    read_config,
+    write_config,
+)
 from andrea.model.presets import PRESETS
 
 
@@ -55,9 +61,9 @@ def test_what_is_exported_transformers_loads_and_importing_it_gives_every_bit_ba
     torch.testing.assert_close(loaded(tokens).logits, model(tokens), atol=1e-5, rtol=1e-5)
     back = import_hf(tmp_path / "theirs")
     assert_equal(back, model)
-    assert choose(back.config) is choose(model.config) and not misplaced(
-        ARCHITECTURES[name], back.config
-    )
+    assert choose_architecture(back.config) is choose_architecture(
+        model.config
+    ) and not misplaced_settings(ARCHITECTURES[name], back.config)
     assert torch.equal(back(tokens), model(tokens))
 
 
@@ -70,7 +76,7 @@ def test_what_transformers_saves_is_imported_and_exporting_it_gives_every_bit_ba
     model = import_hf(tmp_path / "theirs")
     tokens = tokens_for(model.config, 2)
     torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
-    export_hf(model, tmp_path / "again", known(name))
+    export_hf(model, tmp_path / "again", find_architecture(name))
     before, after = (
         load_file(tmp_path / "theirs/model.safetensors"),
         load_file(tmp_path / "again/model.safetensors"),
@@ -129,7 +135,7 @@ def test_names_of_earlier_years_mean_what_they_mean_to_transformers(
 
 def test_the_presets_are_gpt2() -> None:
     for preset in PRESETS.values():
-        assert choose(ModelConfig(**{"vocab_size": 64, **preset})).model_type == "gpt2"
+        assert choose_architecture(ModelConfig(**{"vocab_size": 64, **preset})).model_type == "gpt2"
 
 
 def test_a_model_of_a_run_keeps_what_matters_in_training_only_or_says_that_it_does_not(
@@ -163,7 +169,7 @@ def test_a_model_that_has_no_place_there_is_refused_with_the_settings(
     changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
-        choose(ModelConfig(**{"vocab_size": 9, "d_model": 24, "n_head": 4, **changes}))
+        choose_architecture(ModelConfig(**{"vocab_size": 9, "d_model": 24, "n_head": 4, **changes}))
 
 
 def test_an_architecture_that_is_asked_for_and_does_not_fit_names_one_that_does(
@@ -172,12 +178,12 @@ def test_an_architecture_that_is_asked_for_and_does_not_fit_names_one_that_does(
     with pytest.raises(
         UserError, match=r"llama has no place for .*norm layernorm .*; --arch gpt2 fits"
     ):
-        export_hf(ours("gpt2"), tmp_path / "no", known("llama"))
+        export_hf(ours("gpt2"), tmp_path / "no", find_architecture("llama"))
     assert list(tmp_path.iterdir()) == []
-    export_hf(ours("llama"), tmp_path / "mistral", known("mistral"))
+    export_hf(ours("llama"), tmp_path / "mistral", find_architecture("mistral"))
     with pytest.raises(UserError, match="unknown architecture 'bert'; there are gpt2, "):
-        known("bert")
-    assert known("gpt-neox") is ARCHITECTURES["gpt_neox"]
+        find_architecture("bert")
+    assert find_architecture("gpt-neox") is ARCHITECTURES["gpt_neox"]
 
 
 def test_an_ordinary_gain_is_not_gemmas() -> None:
@@ -190,14 +196,17 @@ def test_an_ordinary_gain_is_not_gemmas() -> None:
     with pytest.raises(
         UserError, match=r"gemma2 has no place for norm rmsnorm \(there rmsnorm_1p\)"
     ):
-        choose(cfg.model_copy(update={"norm": "rmsnorm"}))
+        choose_architecture(cfg.model_copy(update={"norm": "rmsnorm"}))
 
 
 def test_scores_may_be_scaled_by_the_root_of_a_whole_number_alone() -> None:
     cfg = configured("gemma2", "wide")
-    assert choose(cfg.model_copy(update={"attn_scale": 1 / math.sqrt(12)})).model_type == "gemma2"
+    assert (
+        choose_architecture(cfg.model_copy(update={"attn_scale": 1 / math.sqrt(12)})).model_type
+        == "gemma2"
+    )
     with pytest.raises(UserError, match=r"attn_scale 0.07 \(there 0.07001"):
-        choose(cfg.model_copy(update={"attn_scale": 0.07}))
+        choose_architecture(cfg.model_copy(update={"attn_scale": 0.07}))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -278,7 +287,7 @@ def test_importing_disturbs_no_generator(tmp_path: Path) -> None:
 
 def test_a_description_is_plain_json() -> None:
     for name, architecture in ARCHITECTURES.items():
-        said = described(architecture, configured(name, "wide"), "float32", 0)
+        said = write_config(architecture, configured(name, "wide"), "float32", 0)
         assert json.loads(json.dumps(said)) == said
         assert said["eos_token_id"] == 0
 

@@ -10,10 +10,10 @@ import torch
 from kernels_kit import HOST, drawn, kernels_on_cpu, pytestmark  # noqa: F401
 from torch import Tensor, nn
 
-from andrea.kernels import source
+from andrea.kernels import launch_plans
 from andrea.kernels.adamw import AdamW
 
-SHAPES = ((7, 5), (5,), (source.CHUNK + 3,), (1, 1))
+SHAPES = ((7, 5), (5,), (launch_plans.OPTIMIZER_CHUNK + 3,), (1, 1))
 
 
 def parameters(seed: int = 0, *lead: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -184,13 +184,13 @@ def test_nothing_is_copied_to_the_device_when_nothing_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copies: list[int] = []
-    pinned = AdamW._pinned
+    pin = AdamW._pin
 
     def counted(self: AdamW, tensor: Tensor) -> Tensor:
         copies.append(tensor.numel())
-        return pinned(self, tensor)
+        return pin(self, tensor)
 
-    monkeypatch.setattr(AdamW, "_pinned", counted)
+    monkeypatch.setattr(AdamW, "_pin", counted)
     a = parameters()
     give_gradients(a, 0)
     optimizer = ours(a)
@@ -282,21 +282,20 @@ def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(
     give_gradients(a, 0)
     optimizer, new = ours(a), ours(a)
     optimizer.step()
-    monkeypatch.setattr(AdamW, "_capturing", lambda _: True)
+    monkeypatch.setattr(AdamW, "_is_capturing", lambda _: True)
     with pytest.raises(RuntimeError, match=r"shares of rate.*before capturing"):
         new.step()
     give_gradients(a, 1)
     optimizer.step()
-    assert optimizer._layout[0].table is not None
+    (tables,) = optimizer._tables
+    assert tables.address_table is not None
     held = [
         t.data_ptr()
         for one in optimizer._captured
         for t in (one if isinstance(one, tuple) else (one,))
     ]
-    assert {optimizer._layout[0].table.data_ptr(), optimizer._layout[0].chunks.data_ptr()} <= set(
-        held
-    )
-    assert optimizer._layout[0].addresses == ()
+    assert {tables.address_table.data_ptr(), tables.chunks.data_ptr()} <= set(held)
+    assert tables.addresses == ()
     set_rate(optimizer, 5e-3)
     with pytest.raises(RuntimeError, match="rates"):
         optimizer.step()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, stack_module_state, vmap
 
-from andrea.kernels.apply import KernelGPT, KernelMLP, use
+from andrea.kernels.apply import KernelGPT, KernelMLP, install_kernels
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT, build_model
 from andrea.model.registry import VARIANTS
@@ -40,7 +40,7 @@ ARMS = [
 def pair(seed: int = 2, **changes: Any) -> tuple[GPT, GPT]:
     plain = build_model(ModelConfig(**{**SMALL, **changes}), seed)
     kernels = copy.deepcopy(plain)
-    use(kernels)
+    install_kernels(kernels)
     return plain, kernels
 
 
@@ -100,7 +100,7 @@ def test_a_plain_pre_norm_stack_adds_its_branches_in_the_norms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, kernels = pair()
-    assert use(kernels) == {"loss": 1, "norm": 1, "activation": 2, "add_norm": 4}
+    assert install_kernels(kernels) == {"loss": 1, "norm": 1, "activation": 2, "add_norm": 4}
     seen = launches(monkeypatch)
     kernels(tokens(2, 8), tokens(2, 8))
     norm, activation = "norm_fwd_ln_f32_f32", "act_fwd_gelu_tanh_plain_f32"
@@ -145,7 +145,7 @@ def test_where_someone_listens_to_a_part_that_the_fused_way_passes_by_it_is_call
     x, y = tokens(2, 8), tokens(2, 8, seed=1)
     torch.testing.assert_close(kernels(x, y), plain(x, y), atol=1e-5, rtol=1e-5)
     ours, theirs = heard[: len(heard) // 2], heard[len(heard) // 2 :]
-    assert len(ours) == len(theirs) > 0 and not kernels.joins_fused()
+    assert len(ours) == len(theirs) > 0 and not kernels.can_fuse_residual_adds()
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -163,10 +163,10 @@ def test_what_is_not_the_models_own_stays_plain() -> None:
     class Mine(nn.GELU):
         pass
 
-    assert use(nn.Linear(2, 2)) == {}
+    assert install_kernels(nn.Linear(2, 2)) == {}
     other = build_model(ModelConfig(**SMALL))
     other.blocks[0].mlp.activation = Mine()  # type: ignore[union-attr]
-    assert use(other)["activation"] == 1
+    assert install_kernels(other)["activation"] == 1
     assert isinstance(other.blocks[1].mlp, KernelMLP) and not isinstance(
         other.blocks[0].mlp, KernelMLP
     )
@@ -206,7 +206,7 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
     "changes", [{}, {"norm_placement": "post", "activation": "swiglu"}], ids=str
 )
 @pytest.mark.parametrize("autocast", [False, True])
-def test_s54_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bool) -> None:
+def test_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bool) -> None:
     torch._dynamo.reset()
     _, kernels = pair(**changes)
     counter = CompileCounterWithBackend("aot_eager")

@@ -18,7 +18,8 @@ from andrea.kernels import backend, bench, check, choose, nvrtc, source
 from andrea.kernels import cuda as gpu
 from andrea.model.config import ModelConfig
 
-TRAIN = {"device": "cpu", "dtype": "float32", "compile": "off", "micro_batch": 2}
+TRAIN = choose.TrainRoute("cpu", "float32", "off", 2)
+ON_GPU = TRAIN._replace(device="cuda")
 SMALL = ModelConfig(vocab_size=13, context=8, d_model=12, n_layer=3, n_head=3)
 
 
@@ -29,9 +30,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def on_cpu() -> Any:
-    before = backend.install("cpu", HOST)
+    before = backend.install_backend("cpu", HOST)
     yield HOST
-    backend.install("cpu", before)
+    backend.install_backend("cpu", before)
 
 
 def andrea(*arguments: str) -> Any:
@@ -39,7 +40,7 @@ def andrea(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
-def test_s63_without_a_device_one_line_says_so_and_nothing_is_passed_over_in_silence(
+def test_without_a_device_one_line_says_so_and_nothing_is_passed_over_in_silence(
     command: str,
 ) -> None:
     answer = andrea(command)
@@ -64,7 +65,7 @@ def test_check_compares_every_op_and_fails_when_one_is_wrong(
     answer = andrea("check", "--device", "cpu", "--quick", "--json")
     rows = json.loads(answer.stdout)
     assert answer.exit_code == 0 and not any(row["failed"] for row in rows)
-    assert {row["op"] for row in rows} == {*(case.op for case in check.cases()), "adamw"}
+    assert {row["op"] for row in rows} == {*(case.op for case in check.op_cases()), "adamw"}
     assert {row["dtype"] for row in rows} == {"float32", "bfloat16", "float16"}
     monkeypatch.setattr(check, "ACTIVATIONS", check.ACTIVATIONS | {"silu": torch.tanh})
     answer = andrea("check", "--device", "cpu", "--quick")
@@ -78,7 +79,7 @@ def test_what_bench_times_is_the_same_by_every_way(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda f: f)
     seen = []
-    for task in bench.tasks(torch.device("cpu"), 6, 16, 33, parameters=0):
+    for task in bench.benchmark_tasks(torch.device("cpu"), 6, 16, 33, parameters=0):
         results = [step() for step in task.ways.values()]
         assert {"eager", "cuda"} <= set(task.ways) and task.bytes > 0 and len(results) >= 2
         seen.append(task.op)
@@ -86,56 +87,60 @@ def test_what_bench_times_is_the_same_by_every_way(
 
 
 def test_a_result_of_bench_is_bytes_over_time_against_a_copy() -> None:
-    result = bench.Result(
+    result = bench.BenchmarkRow(
         "norm", "bfloat16", (2, 3), 8 * 10**9, {"eager": 4.0, "cuda": 2.0}, copy_gbps=5000.0
     )
-    assert result.to_dict()["ways"]["cuda"] == {"ms": 2.0, "gbps": 4000.0, "share": 0.8}
+    assert result.to_json()["ways"]["cuda"] == {"ms": 2.0, "gbps": 4000.0, "share": 0.8}
 
 
 def test_show_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        nvrtc, "missing", lambda: "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'"
+        nvrtc,
+        "missing_requirement",
+        lambda: "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'",
     )
     answer = andrea("show")
     assert answer.exit_code == 2
     assert answer.stderr == "andrea: the CUDA kernels need cuda-core: pip install 'andrea[gpu]'\n"
 
 
-@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+@pytest.mark.skipif(
+    nvrtc.missing_requirement() is not None, reason=str(nvrtc.missing_requirement())
+)
 def test_show_lists_every_kernel_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "modules", lambda real="f32": ("ce_bf16", "adamw_f32"))
+    monkeypatch.setattr(source, "module_names", lambda real="f32": ("ce_bf16", "adamw_f32"))
     rows = json.loads(andrea("show", "--arch", "sm_90", "--arch", "sm_80", "--json").stdout)
     assert [row["name"] for row in rows[:5]] == [
-        *source.names("ce_bf16"),
-        *source.names("adamw_f32"),
+        *source.kernel_names("ce_bf16"),
+        *source.kernel_names("adamw_f32"),
     ]
     assert {row["arch"] for row in rows} == {"sm_90", "sm_80"}
     assert all(row["within_budget"] and row["sass"] > 0 and row["registers"] > 8 for row in rows)
     assert "ce_scale_bf16" in andrea("show").stdout
 
 
-def refuse() -> dict[str, float]:
+def refuse() -> choose.StepTimes:
     raise AssertionError("measured")
 
 
 def test_on_a_cpu_auto_is_torch_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "measure", lambda *_: refuse())
-    assert choose.choose("auto", SMALL, TRAIN) == "torch"
-    assert choose.choose("torch", SMALL, TRAIN) == "torch"
+    monkeypatch.setattr(choose, "measure_steps", lambda *_: refuse())
+    assert choose.choose_kernels("auto", SMALL, TRAIN) == "torch"
+    assert choose.choose_kernels("torch", SMALL, TRAIN) == "torch"
 
 
 def test_cuda_where_kernels_do_not_run_is_the_users_to_mend() -> None:
     with pytest.raises(
         UserError, match=r"cuda: .* do not run on device cpu; or set train\.kernels=torch"
     ):
-        choose.choose("cuda", SMALL, TRAIN)
+        choose.choose_kernels("cuda", SMALL, TRAIN)
     with pytest.raises(UserError, match="this torch sees none"):
-        choose.choose("cuda", SMALL, TRAIN | {"device": "cuda"})
+        choose.choose_kernels("cuda", SMALL, ON_GPU)
 
 
-def test_s63_auto_without_nvrtc_is_torch_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_without_nvrtc_is_torch_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        assert choose.choose("auto", SMALL, TRAIN | {"device": "cuda"}) == "torch"
+        assert choose.choose_kernels("auto", SMALL, ON_GPU) == "torch"
     lacking = "the CUDA kernels need a CUDA device, and this torch sees none"
     assert (
         capsys.readouterr().err == f"warning: {lacking}; without them plain torch does the work\n"
@@ -144,7 +149,7 @@ def test_s63_auto_without_nvrtc_is_torch_and_one_line(capsys: pytest.CaptureFixt
 
 @pytest.fixture
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "missing", lambda device: None)
+    monkeypatch.setattr(gpu, "missing_requirement", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
 
 
@@ -154,42 +159,40 @@ def test_auto_is_measured_once_for_each_device_and_class_of_shapes(
 ) -> None:
     asked: list[ModelConfig] = []
 
-    def measured(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
+    def measured(cfg: ModelConfig, train: choose.TrainRoute) -> choose.StepTimes:
         asked.append(cfg)
-        return {"torch": 10.0, "cuda": ours}
+        return choose.StepTimes(10.0, ours)
 
-    monkeypatch.setattr(choose, "measure", measured)
-    train = TRAIN | {"device": "cuda"}
-    assert [choose.choose("auto", SMALL, train) for _ in range(3)] == [chosen] * 3
+    monkeypatch.setattr(choose, "measure_steps", measured)
+    assert [choose.choose_kernels("auto", SMALL, ON_GPU) for _ in range(3)] == [chosen] * 3
     deeper = SMALL.model_copy(update={"n_layer": 9})  # the same shapes
-    assert choose.choose("auto", deeper, train) == chosen and len(asked) == 1
-    choose.choose("auto", SMALL.model_copy(update={"d_model": 48}), train)
-    choose.choose("auto", SMALL, train | {"compile": "on"})
+    assert choose.choose_kernels("auto", deeper, ON_GPU) == chosen and len(asked) == 1
+    choose.choose_kernels("auto", SMALL.model_copy(update={"d_model": 48}), ON_GPU)
+    choose.choose_kernels("auto", SMALL, ON_GPU._replace(compile="on"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
-    choose.choose("auto", SMALL, train)
+    choose.choose_kernels("auto", SMALL, ON_GPU)
     assert len(asked) == 4
 
 
 def test_auto_where_measuring_fails_is_torch_and_one_line(
     with_kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
+    def broken(cfg: ModelConfig, train: choose.TrainRoute) -> choose.StepTimes:
         raise RuntimeError("CUDA_ERROR_INVALID_IMAGE\nat length")
 
-    monkeypatch.setattr(choose, "measure", broken)
-    assert choose.choose("auto", SMALL, TRAIN | {"device": "cuda"}) == "torch"
+    monkeypatch.setattr(choose, "measure_steps", broken)
+    assert choose.choose_kernels("auto", SMALL, ON_GPU) == "torch"
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_damaged_record_is_measured_again(
     with_kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "measure", lambda *_: {"torch": 10.0, "cuda": 1.0})
-    train = TRAIN | {"device": "cuda"}
-    choose.choose("auto", SMALL, train)
+    monkeypatch.setattr(choose, "measure_steps", lambda *_: choose.StepTimes(10.0, 1.0))
+    choose.choose_kernels("auto", SMALL, ON_GPU)
     (record,) = (nvrtc.cache_folder() / "choices").iterdir()
     record.write_text('{"class": ')
-    assert choose.choose("auto", SMALL, train) == "cuda"
+    assert choose.choose_kernels("auto", SMALL, ON_GPU) == "cuda"
     assert json.loads(record.read_text())["milliseconds"] == {"torch": 10.0, "cuda": 1.0}
 
 
@@ -197,6 +200,6 @@ def test_a_damaged_record_is_measured_again(
 def test_what_is_measured_is_a_step_of_a_shallow_model_by_both(
     on_cpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "STEPS", 1)
-    times = choose.measure(SMALL, TRAIN)
-    assert set(times) == {"torch", "cuda"} and min(times.values()) > 0
+    monkeypatch.setattr(choose, "MEASURED_STEPS", 1)
+    times = choose.measure_steps(SMALL, TRAIN)
+    assert min(times) > 0

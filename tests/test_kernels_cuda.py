@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from andrea.errors import UserError
-from andrea.kernels import backend, nvrtc, source
+from andrea.kernels import backend, launch_plans, nvrtc, source
 from andrea.kernels import cuda as gpu
 
 
@@ -24,7 +24,7 @@ class Status(enum.IntEnum):
 
 
 class Driver:
-    """Writes down what is asked; the current device, its streams and whether one is being captured."""
+    """Records requests; has a current device, streams, and whether one is being captured."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -89,7 +89,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: found.streams[device.index])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
-    monkeypatch.setattr(nvrtc, "cubin", found.cubin)
+    monkeypatch.setattr(nvrtc, "compile_module", found.cubin)
     return found
 
 
@@ -107,13 +107,13 @@ def test_arguments_are_addresses_null_pointers_and_typed_numbers(driver: Driver)
     assert values == (ARGUMENTS[0].data_ptr(), 0, 3) and isinstance(values[2], np.int64)  # type: ignore[union-attr]
 
 
-def test_s51_a_tensor_on_cuda_1_while_0_is_current(driver: Driver) -> None:
+def test_a_tensor_on_cuda_1_while_0_is_current(driver: Driver) -> None:
     on(1).launch("ce_bf16", 1, 32, 0, ARGUMENTS)
     assert ("compile", "ce_bf16", "sm_90", 1) in driver.said
     assert driver.said[-1][:3] == ("launch", 1, "stream of 1") and driver.current == 0
 
 
-def test_s52_the_stream_is_the_one_that_torch_uses_at_that_moment(driver: Driver) -> None:
+def test_the_stream_is_the_one_that_torch_uses_at_that_moment(driver: Driver) -> None:
     serving = on(0)
     for name in ("stream of a graph", "side stream"):
         driver.streams[0] = name
@@ -121,7 +121,7 @@ def test_s52_the_stream_is_the_one_that_torch_uses_at_that_moment(driver: Driver
         assert driver.said[-1][2] == name
 
 
-def test_s53_a_cold_module_inside_a_capture_is_loaded_aside(driver: Driver) -> None:
+def test_a_cold_module_inside_a_capture_is_loaded_aside(driver: Driver) -> None:
     serving, driver.capturing = on(0), True
     serving.launch("ce_bf16", 1, 32, 0, ARGUMENTS)
     kinds = [entry[0] for entry in driver.said]
@@ -134,10 +134,10 @@ def test_s53_a_cold_module_inside_a_capture_is_loaded_aside(driver: Driver) -> N
 
 def test_modules_that_are_loaded_before_are_only_launched(driver: Driver) -> None:
     serving = on(0)
-    serving.load(["adamw_f32"])
+    serving.load_modules(["adamw_f32"])
     driver.said.clear()
     driver.capturing = True
-    for name in source.names("adamw_f32"):
+    for name in source.kernel_names("adamw_f32"):
         serving.launch(name, 1, 256, 0, ARGUMENTS)
     assert {entry[0] for entry in driver.said} == {"launch"}
 
@@ -151,12 +151,12 @@ def test_every_device_loads_its_own(driver: Driver) -> None:
 
 def test_a_kernel_may_use_all_shared_memory_that_a_block_can_have(driver: Driver) -> None:
     serving = on(0)
-    serving.load(["norm_f32_bf16"])
+    serving.load_modules(["norm_f32_bf16"])
     granted = {kernel: value for kind, kernel, value, _ in driver.said[1:] if kind == "shared"}
-    assert set(granted) == set(source.names("norm_f32_bf16")) and set(granted.values()) == {
+    assert set(granted) == set(source.kernel_names("norm_f32_bf16")) and set(granted.values()) == {
         232448 - 256
     }
-    assert serving.limits == source.Limits(232448 - 1024, 132)
+    assert serving.limits == launch_plans.DeviceLimits(232448 - 1024, 132)
 
 
 def test_a_driver_that_refuses_is_quoted(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_driver_that_refuses_is_quoted(driver: Driver, monkeypatch: pytest.Mon
     with pytest.raises(
         RuntimeError, match="ce_bf16: the driver refuses 232192 bytes of shared memory: REFUSED"
     ):
-        on(0).load(["ce_bf16"])
+        on(0).load_modules(["ce_bf16"])
 
 
 @pytest.fixture
@@ -173,12 +173,12 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """torch sees a device; whether kernels can be compiled is asked anew."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    nvrtc.missing.cache_clear()
+    nvrtc.missing_requirement.cache_clear()
     yield
-    nvrtc.missing.cache_clear()
+    nvrtc.missing_requirement.cache_clear()
 
 
-def test_s63_cuda_core_missing_is_said_in_one_line(
+def test_cuda_core_missing_is_said_in_one_line(
     with_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = nvrtc.importlib.util.find_spec
@@ -188,40 +188,42 @@ def test_s63_cuda_core_missing_is_said_in_one_line(
         lambda name: None if name.startswith("cuda") else find(name),
     )
     device = torch.device("cuda", 0)
-    assert backend.missing(device) == "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'"
+    assert (
+        backend.missing_requirement(device)
+        == "the CUDA kernels need cuda-core: pip install 'andrea[gpu]'"
+    )
     with pytest.raises(UserError, match=r"need cuda-core: .*; set train\.kernels=torch"):
-        backend.serving(device)
+        backend.backend_of(device)
 
 
-def test_s63_nvrtc_missing_is_said_in_one_line(
-    with_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvrtc_missing_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> tuple[int, int]:
         raise RuntimeError('Failure finding "libnvrtc.so.13"\nat length')
 
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(nvrtc, "version", absent)
-    line = backend.missing(torch.device("cuda", 0))
+    monkeypatch.setattr(nvrtc, "nvrtc_version", absent)
+    line = backend.missing_requirement(torch.device("cuda", 0))
     assert (
         line == 'the CUDA kernels need NVRTC (Failure finding "libnvrtc.so.13"): pip install '
         "'andrea[gpu]'"
     )
 
 
-def test_s63_an_old_device_is_said_in_one_line(
-    with_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_device_is_said_in_one_line(with_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     assert (
-        backend.missing(torch.device("cuda", 0))
+        backend.missing_requirement(torch.device("cuda", 0))
         == "the CUDA kernels need compute capability 8.0, Tesla T4 has 7.5"
     )
 
 
-def test_s63_no_device_is_said_in_one_line() -> None:
+def test_no_device_is_said_in_one_line() -> None:
     assert (
-        backend.missing(torch.device("cuda", 0))
+        backend.missing_requirement(torch.device("cuda", 0))
         == "the CUDA kernels need a CUDA device, and this torch sees none"
     )
-    assert backend.missing(torch.device("cpu")) == "the CUDA kernels do not run on device cpu"
+    assert (
+        backend.missing_requirement(torch.device("cpu"))
+        == "the CUDA kernels do not run on device cpu"
+    )

@@ -3,15 +3,15 @@ double accumulator.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from shim_backend import HostBackend, needs_shim
 from torch import Tensor
 
-from andrea.kernels import source
-from andrea.kernels.source import Launch, Limits
+from andrea.kernels import launch_plans, source
+from andrea.kernels.launch_plans import DeviceLimits
 
 pytestmark = needs_shim
 HOST = HostBackend()
@@ -41,19 +41,23 @@ def op(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..
 
 
 @pytest.mark.parametrize("softcap", [0.0, 2.5])
-@pytest.mark.parametrize("limits", [Limits(232448, 2), Limits(64, 2)], ids=["cached", "read twice"])
-def test_cross_entropy(softcap: float, limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [DeviceLimits(232448, 2), DeviceLimits(64, 2)], ids=["cached", "read twice"]
+)
+def test_cross_entropy(softcap: float, limits: DeviceLimits) -> None:
     N, V = 4, 37
     targets = torch.tensor([0, 36, -100, 7])
 
     def launch(logits: Tensor, upstream: Tensor | None) -> tuple[Tensor, Tensor]:
         grad, loss = torch.empty_like(logits), torch.empty(N, dtype=torch.float64)
         HOST.run(
-            source.cross_entropy("f64", N, V, limits),
+            launch_plans.plan_cross_entropy("f64", N, V, limits),
             {
-                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V, "targets": targets,
+                "logits": logits, "logits_stride": V, "grad": grad, "grad_stride": V,
+                "targets": targets,
                 "target_stride": 1,
-                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1, "loss": loss, "rows": N,
+                "target_replica_stride": N, "upstream": upstream, "upstream_stride": 1,
+                "loss": loss, "rows": N,
                 "columns": V,
                 "rows_per_replica": N, "ignore_index": -100, "softcap": softcap, "z_loss": 0.0,
             },
@@ -66,17 +70,20 @@ def test_cross_entropy(softcap: float, limits: Limits) -> None:
 
 @pytest.mark.parametrize("kind", ["ln", "rms"])
 @pytest.mark.parametrize("columns", [6, 13, 1030])
-def test_add_norm(kind: str, columns: int) -> None:
+def test_add_norm(kind: Literal["ln", "rms"], columns: int) -> None:
     N, C = (5, columns) if columns < 100 else (1, columns)
+    shape = launch_plans.NormShape(kind, "f64", "f64", N, 1, C)
 
     def forward(x: Tensor, delta: Tensor, w: Tensor, b: Tensor) -> Any:
         s, y = torch.empty_like(x), torch.empty_like(x)
         mean, rstd = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
-        plan = source.norm_forward(kind, "f64", "f64", N, C, Limits(232448, 2))
+        plan = launch_plans.plan_norm_forward(shape, DeviceLimits(232448, 2))
         HOST.run(plan, {
-            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w, "weight_replica_stride": 0,
+            "x": x, "x_stride": C, "delta": delta, "delta_stride": C, "weight": w,
+            "weight_replica_stride": 0,
             "bias": b,
-            "bias_replica_stride": 0, "sum": s, "y": y, "mean": mean, "rstd": rstd, "rows": N, "columns": C,
+            "bias_replica_stride": 0, "sum": s, "y": y, "mean": mean, "rstd": rstd, "rows": N,
+            "columns": C,
             "rows_per_replica": N, "eps": 1e-3,
         })  # fmt: skip
         return (s, y), (s, mean, rstd)
@@ -92,15 +99,17 @@ def test_add_norm(kind: str, columns: int) -> None:
         ds: Tensor,
         dy: Tensor,
     ) -> Any:
-        plan = source.norm_backward(kind, "f64", "f64", N, 1, C, Limits(232448, 2))
+        plan = launch_plans.plan_norm_backward(shape, DeviceLimits(232448, 2))
         dx, partial = (
             torch.empty_like(s),
-            torch.empty(2, plan.extra["parts"], C, dtype=torch.float64),
+            torch.empty(2, plan.arguments["parts"], C, dtype=torch.float64),
         )
         HOST.run(plan, {
-            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C, "mean": mean,
+            "dy": dy, "dy_stride": C, "dsum": ds, "dsum_stride": C, "sum": s, "sum_stride": C,
+            "mean": mean,
             "rstd": rstd,
-            "weight": w, "weight_replica_stride": 0, "dx": dx, "partial": partial, "rows_per_replica": N, "replicas": 1,
+            "weight": w, "weight_replica_stride": 0, "dx": dx, "partial": partial,
+            "rows_per_replica": N, "replicas": 1,
             "columns": C, "with_bias": 1,
         })  # fmt: skip
         out = added(partial)
@@ -116,7 +125,7 @@ def added(partial: Tensor) -> Tensor:
     segments, parts, columns = partial.shape
     out = torch.empty(segments, columns, dtype=torch.float64)
     HOST.run(
-        source.reduce_parts("f64", segments, parts, columns),
+        launch_plans.plan_reduce_parts("f64", segments, parts, columns),
         {"partial": partial, "out": out, "segments": segments, "columns": columns},
     )
     return out
@@ -126,29 +135,28 @@ def added(partial: Tensor) -> Tensor:
     "function",
     [
         f if f in ("gelu_tanh", "silu") else pytest.param(f, marks=pytest.mark.slow)
-        for f in source.GATED
+        for f in source.GATED_ACTIVATIONS
     ],
 )
 def test_activations(function: str) -> None:
-    N, M, shape = 3, 5, Limits(49152, 2)
+    N, M = 3, 5
+    plain_shape = launch_plans.ActivationShape(function, False, "f64", N, 1, M)
+    gated_shape = plain_shape._replace(gated=True)
     sizes: dict[str, Any] = {"rows_per_replica": N, "replicas": 1, "columns": M}
-
-    def plan(way: Callable[..., Launch], gated: bool) -> Launch:
-        return way(function, gated, "f64", N, 1, M, shape)
 
     def plain(a: Tensor, b: Tensor) -> Any:
         out = torch.empty_like(a)
         HOST.run(
-            plan(source.activation_forward, False),
+            launch_plans.plan_activation_forward(plain_shape),
             {**sizes, "a": a, "a_stride": M, "bias": b, "bias_replica_stride": 0, "out": out},
         )
         return out, ()
 
     def plain_backward(a: Tensor, b: Tensor, dy: Tensor) -> Any:
-        launch = plan(source.activation_backward, False)
+        launch = launch_plans.plan_activation_backward(plain_shape, DeviceLimits(49152, 2))
         da, partial = (
             torch.empty_like(a),
-            torch.empty(1, launch.extra["parts"], M, dtype=torch.float64),
+            torch.empty(1, launch.arguments["parts"], M, dtype=torch.float64),
         )
         HOST.run(
             launch,
@@ -170,17 +178,17 @@ def test_activations(function: str) -> None:
     def gated(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor) -> Any:
         out = torch.empty_like(g)
         HOST.run(
-            plan(source.activation_forward, True),
+            launch_plans.plan_activation_forward(gated_shape),
             {**sizes, **names(g, u, gate_b, up_b), "out": out},
         )
         return out, ()
 
     def gated_backward(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor, dy: Tensor) -> Any:
-        launch = plan(source.activation_backward, True)
+        launch = launch_plans.plan_activation_backward(gated_shape, DeviceLimits(49152, 2))
         dg, du, partial = (
             torch.empty_like(g),
             torch.empty_like(g),
-            torch.empty(2, launch.extra["parts"], M, dtype=torch.float64),
+            torch.empty(2, launch.arguments["parts"], M, dtype=torch.float64),
         )
         HOST.run(
             launch,
@@ -200,7 +208,8 @@ def test_activations(function: str) -> None:
 
     def names(g: Tensor, u: Tensor, gate_b: Tensor, up_b: Tensor) -> dict[str, Any]:
         return {
-            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b, "gate_bias_replica_stride": 0,
+            "g": g, "g_stride": M, "u": u, "u_stride": M, "gate_bias": gate_b,
+            "gate_bias_replica_stride": 0,
             "up_bias": up_b,
             "up_bias_replica_stride": 0,
         }  # fmt: skip

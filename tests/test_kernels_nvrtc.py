@@ -15,7 +15,9 @@ from waiting import PATIENT_S
 from andrea.errors import UserError
 from andrea.kernels import nvrtc, source
 
-pytestmark = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+pytestmark = pytest.mark.skipif(
+    nvrtc.missing_requirement() is not None, reason=str(nvrtc.missing_requirement())
+)
 
 START = """
 import sys
@@ -29,9 +31,9 @@ class Counting(FileStreamProgramCache):
             file.write("compiled\\n")
         super().__setitem__(key, value)
 
-nvrtc._disk = lambda: Counting(nvrtc.cache_folder() / "cubin")
+nvrtc._disk_cache = lambda: Counting(nvrtc.cache_folder() / "cubin")
 for module in ("ce_bf16", "reduce_f32"):
-    assert bytes(nvrtc.cubin(module, "sm_90").code)[:4] == b"\\x7fELF"
+    assert bytes(nvrtc.compile_module(module, "sm_90").code)[:4] == b"\\x7fELF"
 assert "torch" not in sys.modules
 """
 
@@ -64,18 +66,23 @@ def test_the_key_is_the_text_the_options_the_architecture_and_nvrtcs_version(
     from cuda.core.utils import _program_cache, make_program_cache_key
 
     def key(
-        text: str = source.text("reduce_f32"), arch: str = "sm_90", verbose: bool = False
+        text: str = source.module_text("reduce_f32"), arch: str = "sm_90", verbose: bool = False
     ) -> bytes:
         return bytes(
             make_program_cache_key(
                 code=text,
                 code_type="c++",
-                options=nvrtc.options(arch, verbose=verbose),
+                options=nvrtc.program_options(arch, verbose=verbose),
                 target_type="cubin",
             )
         )
 
-    keys = {key(), key(source.text("reduce_f32") + " "), key(arch="sm_80"), key(verbose=True)}
+    keys = {
+        key(),
+        key(source.module_text("reduce_f32") + " "),
+        key(arch="sm_80"),
+        key(verbose=True),
+    }
     assert len(keys) == 4 and key() in keys
     keys_module = sys.modules[_program_cache.__name__ + "._keys"]
     monkeypatch.setattr(keys_module, "_nvrtc_version", lambda: (99, 9))
@@ -87,7 +94,7 @@ def test_a_damaged_lock_or_a_cache_that_cannot_be_written_to_stops_nobody(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ANDREA_CACHE", str(tmp_path / "file"))
-    assert nvrtc.cubin("reduce_f32", "sm_90").code_type == "cubin"
+    assert nvrtc.compile_module("reduce_f32", "sm_90").code_type == "cubin"
 
 
 def test_where_nothing_can_be_locked_everyone_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,16 +102,20 @@ def test_where_nothing_can_be_locked_everyone_compiles(monkeypatch: pytest.Monke
         raise OSError("no locks available")
 
     monkeypatch.setattr(nvrtc.fcntl, "flock", refuse)
-    assert nvrtc.cubin("reduce_f32", "sm_90").code_type == "cubin"
+    assert nvrtc.compile_module("reduce_f32", "sm_90").code_type == "cubin"
     monkeypatch.undo()
     (nvrtc.cache_folder() / "locks").mkdir(exist_ok=True)
-    with nvrtc._alone("kept"), pytest.raises(OSError, match="of the body"), nvrtc._alone("other"):
+    with (
+        nvrtc._compile_lock("kept"),
+        pytest.raises(OSError, match="of the body"),
+        nvrtc._compile_lock("other"),
+    ):
         raise OSError("of the body")
 
 
 def test_an_architecture_that_nvrtc_does_not_know_is_the_users_to_mend() -> None:
     with pytest.raises(UserError, match=r"NVRTC \d+\.\d+ does not know sm_999"):
-        nvrtc.cubin("reduce_f32", "sm_999")
+        nvrtc.compile_module("reduce_f32", "sm_999")
 
 
 def test_arguments_are_packed_with_their_types() -> None:

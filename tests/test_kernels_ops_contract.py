@@ -88,7 +88,7 @@ CASES = list(_cases())
 @pytest.mark.parametrize(
     ("op", "args"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_s62_every_op_is_what_torch_expects_of_one_with_gradients(
+def test_every_op_is_what_torch_expects_of_one_with_gradients(
     op: Any, args: tuple[Any, ...]
 ) -> None:
     torch.library.opcheck(op.default, args)
@@ -128,7 +128,7 @@ def counter() -> Iterator[CompileCounterWithBackend]:
     torch._dynamo.reset()
 
 
-def test_s54_s55_compiled_without_a_break_or_a_recompile_and_equal_to_eager(
+def test_compiled_without_a_break_or_a_recompile_and_equal_to_eager(
     counter: CompileCounterWithBackend,
 ) -> None:
     compiled = torch.compile(_layer, fullgraph=True, backend=counter)
@@ -145,7 +145,7 @@ def test_s54_s55_compiled_without_a_break_or_a_recompile_and_equal_to_eager(
     assert counter.frame_count == 1
 
 
-def test_s54_other_sizes_are_one_more_graph(counter: CompileCounterWithBackend) -> None:
+def test_other_sizes_are_one_more_graph(counter: CompileCounterWithBackend) -> None:
     compiled = torch.compile(_layer, fullgraph=True, backend=counter)
     for rows in ((2, 5), (3, 5), (7, 5), (9, 5)):
         inputs = _layers_inputs(0, rows)
@@ -153,7 +153,7 @@ def test_s54_other_sizes_are_one_more_graph(counter: CompileCounterWithBackend) 
     assert counter.frame_count == 2
 
 
-def test_s54_under_autocast_too(counter: CompileCounterWithBackend) -> None:
+def test_under_autocast_too(counter: CompileCounterWithBackend) -> None:
     inputs = _layers_inputs(0)
     with torch.autocast("cpu", torch.bfloat16):
         compiled = torch.compile(_layer, fullgraph=True, backend=counter)
@@ -171,6 +171,6 @@ def test_an_op_on_a_device_without_kernels_says_what_to_set() -> None:
     from andrea.errors import UserError
     from andrea.kernels import backend
 
-    backend.install("cpu", None)
+    backend.install_backend("cpu", None)
     with pytest.raises(UserError, match=r"do not run on device cpu; set train\.kernels=torch"):
         norm.norm(x(), None, None, "ln", 1e-5)

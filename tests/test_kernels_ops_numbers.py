@@ -47,7 +47,7 @@ def layouts(x: Tensor) -> dict[str, Tensor]:
     "layout", ["contiguous", "strided rows", "transposed", "misaligned", "strided columns"]
 )
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_s48_every_layout_of_inputs_and_gradients_gives_the_same_numbers(
+def test_every_layout_of_inputs_and_gradients_gives_the_same_numbers(
     layout: str, dtype: torch.dtype
 ) -> None:
     x, d = (drawn(6, 40, seed=seed, dtype=dtype) for seed in (0, 1))
@@ -71,7 +71,7 @@ def test_s48_every_layout_of_inputs_and_gradients_gives_the_same_numbers(
     close(other, usual, dtype)
 
 
-def test_s48_expanded_inputs_and_gradients() -> None:
+def test_expanded_inputs_and_gradients() -> None:
     row, w = drawn(33), drawn(33, seed=1)
     x = row.expand(2, 3, 33)
     exact = doubled(row, w)
@@ -87,7 +87,7 @@ def test_s48_expanded_inputs_and_gradients() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["ln", "rms"])
-def test_s49_norms_of_any_size(size: int, kind: str) -> None:
+def test_norms_of_any_size(size: int, kind: str) -> None:
     x, d, w, b = drawn(3, size), drawn(3, size, seed=1), drawn(size, seed=2), drawn(size, seed=3)
     b = b if kind == "ln" else None  # type: ignore[assignment]
     exact = doubled(x, d, w, b)
@@ -98,7 +98,7 @@ def test_s49_norms_of_any_size(size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_s49_activations_and_losses_of_any_size(size: int) -> None:
+def test_activations_and_losses_of_any_size(size: int) -> None:
     a, u, b = drawn(3, size), drawn(3, size, seed=1), drawn(size, seed=2)
     exact, t = doubled(a, u, b), classes(3, of=size)
     ours, plain = (
@@ -113,7 +113,7 @@ def test_s49_activations_and_losses_of_any_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("function", source.GATED)
+@pytest.mark.parametrize("function", source.GATED_ACTIVATIONS)
 def test_activations_with_and_without_gate_and_biases(function: str, dtype: torch.dtype) -> None:
     a, u = drawn(7, 24, dtype=dtype), drawn(7, 24, seed=1, dtype=dtype)
     for b, c in ((drawn(24, seed=2), drawn(24, seed=3)), (None, drawn(24, seed=3)), (None, None)):
@@ -125,7 +125,7 @@ def test_activations_with_and_without_gate_and_biases(function: str, dtype: torc
         plain = ACTIVATIONS[function](gate) * up
         close(ours, plain, dtype)
         close(gradients(ours, [a, u, b, c]), gradients(plain, exact), dtype, factor=2)
-        if function in source.PLAIN:
+        if function in source.PLAIN_ACTIVATIONS:
             ours, plain = activation(a, b, function), ACTIVATIONS[function](gate)
             close(ours, plain, dtype)
             close(gradients(ours, [a, b]), gradients(plain, [exact[0], exact[2]]), dtype, factor=2)
@@ -178,7 +178,7 @@ def test_the_weights_that_were_announced_do_not_matter(upstream: Tensor | None) 
         close(found[0], torch.autograd.grad((plain * weights).sum(), exact, retain_graph=True)[0])
 
 
-def test_s56_no_tensor_that_came_in_or_was_saved_is_written_to() -> None:
+def test_no_tensor_that_came_in_or_was_saved_is_written_to() -> None:
     logits, t = drawn(4, 11), classes(4, of=11)
     kept = logits.detach().clone()
     loss = cross_entropy(logits, t) + logits.exp().sum(-1)  # exp's result is saved
@@ -198,7 +198,7 @@ def test_s56_no_tensor_that_came_in_or_was_saved_is_written_to() -> None:
     assert total.data_ptr() != x.data_ptr() and (x._version, head._version) == (0, 0)
 
 
-def test_s57_the_heads_gradient_is_summed_in_one_go() -> None:
+def test_the_heads_gradient_is_summed_in_one_go() -> None:
     """Over 4,096 rows in bf16; chunks that are added in bf16 lose the small ones."""
     x, head = drawn(4096, 8, dtype=torch.bfloat16), drawn(16, 8, dtype=torch.bfloat16, scale=0.1)
     t, exact = (
@@ -211,14 +211,14 @@ def test_s57_the_heads_gradient_is_summed_in_one_go() -> None:
 
 
 @pytest.mark.parametrize("offset", [3e4, -3e4])
-def test_s58_a_common_offset_changes_no_loss(offset: float) -> None:
+def test_a_common_offset_changes_no_loss(offset: float) -> None:
     logits, t = (drawn(5, 50, scale=4.0) * 8).round() / 8, classes(5, of=50)
     torch.testing.assert_close(
         cross_entropy(logits + offset, t), cross_entropy(logits, t), atol=1e-5, rtol=0
     )
 
 
-def test_s59_most_logits_minus_infinity() -> None:
+def test_most_logits_minus_infinity() -> None:
     logits = torch.full((3, 40), -torch.inf)
     logits[:, 5], logits[:, 7] = 1.0, 2.0
     logits.requires_grad_()
@@ -228,7 +228,7 @@ def test_s59_most_logits_minus_infinity() -> None:
     assert found.isfinite().all() and (found != 0).sum() == 6
 
 
-def test_s60_two_runs_have_the_same_bits() -> None:
+def test_two_runs_have_the_same_bits() -> None:
     x, w, t = drawn(64, 48), drawn(48), classes(64, of=48)
     runs: list[list[Any]] = []
     for _ in range(2):
@@ -237,7 +237,7 @@ def test_s60_two_runs_have_the_same_bits() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
 
 
-def test_s61_an_output_that_nobody_uses() -> None:
+def test_an_output_that_nobody_uses() -> None:
     x, d, w = drawn(3, 8), drawn(3, 8, seed=1), drawn(8)
     total, y = add_norm(x, d, w, None, "ln", 1e-5)
     alone = torch.autograd.grad(y.square().sum(), [x, d, w], retain_graph=True)
@@ -248,7 +248,7 @@ def test_s61_an_output_that_nobody_uses() -> None:
     assert torch.equal(through, torch.ones(3, 8)) and torch.equal(other, torch.ones(3, 8))
 
 
-def test_s62_every_input_gets_its_gradient() -> None:
+def test_every_input_gets_its_gradient() -> None:
     x, d, w, b, t = drawn(3, 8), drawn(3, 8, seed=1), drawn(8), drawn(8, seed=1), classes(3, of=8)
     for output, inputs in (
         (add_norm(x, d, w, b, "ln", 1e-5)[1], [x, d, w, b]),

@@ -107,7 +107,7 @@ def test_gradients_of_many_outputs_at_once(op: Op, inputs: list[Tensor]) -> None
     close(list(together), [torch.stack(column) for column in zip(*alone, strict=True)])
 
 
-def test_s62_a_way_to_differentiate_that_torch_does_not_offer_to_ops_is_refused() -> None:
+def test_a_way_to_differentiate_that_torch_does_not_offer_to_ops_is_refused() -> None:
     with pytest.raises(RuntimeError, match="setup_context"):
         grad(lambda x: norm(x, None, None, "ln", 1e-5).sum())(torch.ones(2, 3))
 

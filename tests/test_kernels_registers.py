@@ -9,7 +9,9 @@ import pytest
 
 from andrea.kernels import nvrtc, source
 
-pytestmark = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+pytestmark = pytest.mark.skipif(
+    nvrtc.missing_requirement() is not None, reason=str(nvrtc.missing_requirement())
+)
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 QUICK = ("ce_bf16", "adamw_f32", "reduce_f32")
@@ -18,7 +20,7 @@ QUICK = ("ce_bf16", "adamw_f32", "reduce_f32")
 def resources(module: str, arch: str) -> dict[str, dict[str, int]]:
     """Registers and bytes of spills by kernel, from the assembler's report."""
     log = io.StringIO()
-    nvrtc.cubin(module, arch, log)
+    nvrtc.compile_module(module, arch, log)
     found: dict[str, dict[str, int]] = {}
     name = ""
     for line in log.getvalue().splitlines():
@@ -36,10 +38,10 @@ def resources(module: str, arch: str) -> dict[str, dict[str, int]]:
 
 def check(module: str, arch: str) -> None:
     found = resources(module, arch)
-    assert sorted(found) == sorted(source.names(module))
+    assert sorted(found) == sorted(source.kernel_names(module))
     for name, used in found.items():
         assert used["spilled"] == 0, f"{name} on {arch}"
-        assert used["registers"] <= source.REGISTERS[source.family_of(name)], (
+        assert used["registers"] <= source.REGISTER_BUDGETS[source.kernel_family(name)], (
             f"{name} on {arch}: {used['registers']}"
         )
 
@@ -51,7 +53,7 @@ def test_a_module_compiles_for_hopper_within_its_registers(module: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("module", source.modules())
+@pytest.mark.parametrize("module", source.module_names())
 def test_every_module_compiles_for_every_architecture_within_its_registers(
     module: str, arch: str
 ) -> None:

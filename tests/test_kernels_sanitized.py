@@ -36,7 +36,7 @@ def sanitized(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_s48_no_access_is_out_of_bounds_or_misaligned() -> None:
+def test_no_access_is_out_of_bounds_or_misaligned() -> None:
     done = sanitized()
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[0]) > 60

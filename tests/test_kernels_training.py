@@ -72,10 +72,7 @@ def test_fifty_steps_by_kernels_are_those_of_plain_torch(
             kind,
             key,
         )
-    assert (
-        ours["loss"] == pytest.approx(theirs["loss"], **near)
-        and ours["loss"] < ours["initial_loss"] - 0.5
-    )
+    assert ours.loss == pytest.approx(theirs.loss, **near) and ours.loss < ours.initial_loss - 0.5
     for one, other in zip(
         records(tmp_path / "cuda", "layers"), records(tmp_path / "torch", "layers"), strict=True
     ):
@@ -84,7 +81,7 @@ def test_fifty_steps_by_kernels_are_those_of_plain_torch(
 
 
 @pytest.mark.slow
-def test_s60_the_same_run_has_the_same_bits_twice(tmp_path: Path) -> None:
+def test_the_same_run_has_the_same_bits_twice(tmp_path: Path) -> None:
     for name in ("one", "two"):
         trained(tmp_path / name, train__kernels="cuda")
     assert_same_run(tmp_path / "one", tmp_path / "two")
@@ -116,7 +113,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_s54_a_compiled_run_by_kernels_compiles_during_the_warm_up_alone(
+def test_a_compiled_run_by_kernels_compiles_during_the_warm_up_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inductor round the kernels; the rate is another at every step, and the run is that of plain
@@ -192,7 +189,7 @@ def test_learning_rate_shares_of_mup_reach_the_kernels(tmp_path: Path) -> None:
 
 
 def test_cuda_where_no_kernels_run_is_refused_before_anything_is_written() -> None:
-    backend.install("cpu", None)
+    backend.install_backend("cpu", None)
     with pytest.raises(
         UserError,
         match=r"train\.kernels cuda: .* do not run on device cpu; or set train\.kernels=torch",
@@ -205,17 +202,17 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
 ) -> None:
     """The baseline's route is everybody's, is written down, and is not asked for again."""
 
-    def measured(asked: str, cfg: ModelConfig, train: dict[str, Any]) -> str:
+    def measured(asked: str, cfg: ModelConfig, train: choose.TrainRoute) -> str:
         return asked if asked != "auto" else "cuda" if cfg.norm_placement == "pre" else "torch"
 
-    monkeypatch.setattr(identity_module, "choose", measured)
+    monkeypatch.setattr(identity_module, "choose_kernels", measured)
     planned = plan(Request(ablation(tiny_text), name="norms"), store)
     assert [arm.config.train.kernels for arm in planned.arms.values()] == ["cuda", "cuda"]
     assert {arm.asked.train.kernels for arm in planned.arms.values()} == {"auto"}
     folder = freeze(planned, store)
     told = folder.read("resolved.json")["arms"]
     assert [arm["config"]["train"]["kernels"] for arm in told.values()] == ["cuda", "cuda"]
-    monkeypatch.setattr(identity_module, "choose", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(identity_module, "choose_kernels", lambda *_: pytest.fail("asked again"))
     study = FrozenStudy(folder, store)
     run = study.run(
         {"arm": "pre", "phase": "tune", "why": "grid", "lr": 1e-3, "trial": 0, "generation": 0}, 1
@@ -226,5 +223,5 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
 def test_on_a_cpu_auto_is_torch_even_where_kernels_could_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choose, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(choose, "measure_steps", lambda *_: pytest.fail("measured"))
     assert tiny(train__kernels="auto").train.kernels == "torch"

@@ -216,7 +216,7 @@ def test_dropout_follows_the_seeded_generator_and_is_off_in_evaluation() -> None
     torch.testing.assert_close(drawn(1), arm("pre", "gelu")(tokens))
 
 
-def test_s6_a_second_model_in_a_process_equals_the_first() -> None:
+def test_a_second_model_in_a_process_equals_the_first() -> None:
     tokens = some_tokens(2, 8)
     first = arm("post", "swiglu")(tokens)
     arm("pre", "relu", seed=9)(tokens, tokens).sum().backward()

@@ -27,7 +27,7 @@ SMALL = ModelConfig(vocab_size=11, context=6, d_model=12, n_layer=2, n_head=2, d
 class Square(Mlp):
     """A user's activation: x², in the house's MLP."""
 
-    kept = 2
+    saved_tensors = 2
 
     @classmethod
     def activation(cls) -> nn.Module:
@@ -94,7 +94,7 @@ def own_variants() -> Iterator[None]:
         VARIANTS[axis].update(names)
 
 
-def test_s11_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(UserError, match="d_modle: unknown; did you mean 'd_model'"):
         build(ModelConfig, {"d_modle": 8})
 

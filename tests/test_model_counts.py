@@ -92,7 +92,7 @@ def test_gpt2_has_fifty_matrices_to_decay_and_ninety_eight_vectors_not_to() -> N
 
 
 @pytest.mark.parametrize("d_model", [384, 768])
-def test_s20_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(
+def test_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(
     d_model: int,
 ) -> None:
     shape = {"vocab_size": 8449, "d_model": d_model, "n_head": 12, "bias": False}
@@ -102,7 +102,7 @@ def test_s20_swiglu_at_eight_thirds_has_exactly_the_parameters_of_gelu_at_four(
     assert flops_per_token(swiglu) == flops_per_token(gelu)
 
 
-def test_s12_arms_that_differ_in_parameters_say_so() -> None:
+def test_arms_that_differ_in_parameters_say_so() -> None:
     gelu, swiglu = compare_models(
         {"gelu": preset("gpt2"), "swiglu": preset("gpt2", activation="swiglu")}
     )
@@ -110,7 +110,7 @@ def test_s12_arms_that_differ_in_parameters_say_so() -> None:
     assert swiglu.difference == pytest.approx(100 * 12 * (768 * 3072 + 3072) / 124_439_808)
 
 
-def test_s7_a_name_that_carries_a_size_is_held_against_the_count() -> None:
+def test_a_name_that_carries_a_size_is_held_against_the_count() -> None:
     (note,) = describe(preset("andrea-120m"), preset="andrea-120m").notes
     assert "92,331,264" in note and "twice gives 98,820,096, which still falls short" in note
     (note,) = describe(preset("andrea-480m"), preset="andrea-480m").notes
@@ -213,11 +213,11 @@ def assert_flops_counted(cfg: ModelConfig, B: int = 2) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_s17_flops_agree_with_torchs_counter_but_for_what_no_token_sees(name: str) -> None:
+def test_flops_agree_with_torchs_counter_but_for_what_no_token_sees(name: str) -> None:
     assert_flops_counted(config(name))
 
 
-def test_s17_flops_of_random_models_agree_with_torchs_counter() -> None:
+def test_flops_of_random_models_agree_with_torchs_counter() -> None:
     for cfg in valid_models(15, 1):
         assert_flops_counted(cfg)
 

@@ -85,7 +85,7 @@ def test_no_value_nearby_comes_nearer_and_nothing_else_changes(arm, base, on, by
 
 
 @pytest.mark.parametrize("d_model", [384, 768])
-def test_s12_s20_swiglu_against_gelu_at_four_is_solved_to_two_thirds_of_the_width(d_model):
+def test_swiglu_against_gelu_at_four_is_solved_to_two_thirds_of_the_width(d_model):
     shape = {"d_model": d_model, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "context": 1024}
     for bias, most in ((False, 0.0), (True, 1e-4 if d_model == 768 else 2e-4)):
         base = ModelConfig(**shape, bias=bias)

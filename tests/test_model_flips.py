@@ -1,4 +1,4 @@
-"""S11: a key that is accepted is used. Every field alone, then random models over all of them."""
+"""A key that is accepted is used. Every field alone, then random models over all of them."""
 
 from functools import cache
 from typing import Any
@@ -95,7 +95,7 @@ def flipped(cfg: ModelConfig, field: str) -> list[ModelConfig]:
 @pytest.mark.parametrize(
     "field", [field for field in ModelConfig.model_fields if field not in SAME]
 )
-def test_s11_every_accepted_key_changes_the_count_the_output_or_the_training(field: str) -> None:
+def test_every_accepted_key_changes_the_count_the_output_or_the_training(field: str) -> None:
     base = ModelConfig(**{**SMALL, **ACTIVE.get(field, {})})
     others = flipped(base, field)
     assert others, f"{field} has no other value here: give POOL some, and ACTIVE what it needs"
@@ -138,7 +138,7 @@ def assert_used(cfg: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_s11_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_default(
+def test_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_default(
     seed: int,
 ) -> None:
     for cfg in valid_models(2, seed, SMALL):
@@ -146,6 +146,6 @@ def test_s11_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_def
 
 
 @pytest.mark.slow
-def test_s11_hundreds_of_random_models_use_every_setting_and_equal_ones_have_one_name() -> None:
+def test_hundreds_of_random_models_use_every_setting_and_equal_ones_have_one_name() -> None:
     for cfg in valid_models(80, 20, SMALL):
         assert_used(cfg)

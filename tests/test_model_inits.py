@@ -36,7 +36,7 @@ ARMS = {
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(ARMS, 2)))
-def test_s1_arms_start_from_the_same_numbers_wherever_they_share_a_parameter(
+def test_arms_start_from_the_same_numbers_wherever_they_share_a_parameter(
     one: str, other: str
 ) -> None:
     left, right = weights(**ARMS[one]), weights(**ARMS[other])
@@ -51,7 +51,7 @@ def test_s1_arms_start_from_the_same_numbers_wherever_they_share_a_parameter(
 
 
 @pytest.mark.parametrize("arm", model_zoo.NAMES)
-def test_s1_on_every_axis_what_an_arm_shares_with_another_differs_by_nothing_but_the_rules_scale(
+def test_on_every_axis_what_an_arm_shares_with_another_differs_by_nothing_but_the_rules_scale(
     arm: str,
 ) -> None:
     """A matrix is the draw of (seed, name, shape) times the scales that `init` and the placement
@@ -101,7 +101,7 @@ def test_parameters_of_one_shape_get_different_numbers() -> None:
     assert all(not torch.equal(a, b) for a, b in combinations(matrices, 2))
 
 
-def test_s71_building_neither_reads_nor_moves_the_global_generators() -> None:
+def test_building_neither_reads_nor_moves_the_global_generators() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(123)
         np.random.seed(5)
@@ -202,7 +202,7 @@ def close(std: float) -> Any:
     return pytest.approx(std, rel=5 / math.sqrt(2 * 3840))
 
 
-def test_s9_the_normal_distribution_is_not_truncated() -> None:
+def test_the_normal_distribution_is_not_truncated() -> None:
     numbers = draw(8, "blocks.0.attn.qkv.weight", (300, 400))
     for deviations, beyond in ((2, 0.0455), (3, 0.0027)):
         assert (numbers.abs() > deviations).double().mean().item() == pytest.approx(beyond, rel=0.2)

@@ -129,7 +129,7 @@ def test_at_four_times_the_width_matrices_of_the_blocks_learn_at_a_quarter_and_n
 MLP = ["mlp.up", "mlp.gate", "mlp.down"]
 
 
-def test_at_four_times_the_width_weights_inside_the_blocks_start_at_half_and_the_head_reads_a_quarter() -> (
+def test_at_four_times_the_width_weights_of_blocks_start_at_half_and_the_head_reads_a_quarter() -> (
     None
 ):
     wide, plain = build_model(config(256, "mup")), build_model(config(256, "gpt2"))
@@ -181,9 +181,7 @@ def final_losses(width: int, init: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_the_best_rate_at_one_width_is_the_best_at_four_times_the_width_under_mup_and_too_high_without() -> (
-    None
-):
+def test_the_best_rate_holds_at_four_times_the_width_under_mup_and_is_too_high_without() -> None:
     narrow, wide = final_losses(32, "mup"), final_losses(128, "mup")
     assert narrow.index(min(narrow)) == wide.index(min(wide)) == 2
     assert all(

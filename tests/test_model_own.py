@@ -199,7 +199,7 @@ class Flat:
 
 
 class Bare:
-    """Placement without a base class: sublayers on top of each other, no norm and no join of ours."""
+    """Placement without a base class: sublayers in sequence, no norm and no join of ours."""
 
     @staticmethod
     def build(cfg: ModelConfig) -> nn.Module:

@@ -10,7 +10,7 @@ from hf_models import KINDS, built, configured, tokens_for, twin
 
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
-from andrea.model.hf.registry import ARCHITECTURES, choose
+from andrea.model.hf.registry import ARCHITECTURES, choose_architecture
 from andrea.model.hf.tensors import to_hf
 
 
@@ -41,13 +41,13 @@ def assert_same(name: str, ours: GPT, theirs: Any, seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("shape", ["wide", "odd"])
 @pytest.mark.parametrize("name", KINDS)
-def test_s10_logits_loss_and_gradients_are_those_of_transformers(
+def test_logits_loss_and_gradients_are_those_of_transformers(
     name: str, shape: str, seed: int
 ) -> None:
     cfg = configured(name, shape)
     theirs = built(name, cfg, seed)
     ours = twin(name, theirs)
-    assert choose(ours.config) is choose(cfg) is ARCHITECTURES[name]
+    assert choose_architecture(ours.config) is choose_architecture(cfg) is ARCHITECTURES[name]
     assert_same(name, ours, theirs, seed)
 
 
@@ -78,7 +78,7 @@ VARIATIONS = [
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIATIONS, ids=lambda value: str(value))
-def test_s10_settings_of_an_architecture_agree_too(name: str, changes: dict[str, Any]) -> None:
+def test_settings_of_an_architecture_agree_too(name: str, changes: dict[str, Any]) -> None:
     cfg = ModelConfig(**configured(name, "wide").model_dump() | changes)
     theirs = built(name, cfg, 3)
     assert_same(name, twin(name, theirs), theirs, 3)

@@ -131,7 +131,7 @@ def test_the_stream_of_pre_norm_grows_with_depth_as_published() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_of_post_norm_lean_towards_the_last_block_with_depth_and_those_of_pre_norm_away_from_it() -> (
+def test_depth_leans_gradients_of_post_norm_to_the_last_block_and_of_pre_norm_to_the_first() -> (
     None
 ):
     """Printed for post-norm: 0.81, 1.00, 1.17, 1.45. At 32 blocks single seeds give anything from
@@ -188,7 +188,7 @@ def test_without_residuals_norms_save_the_gradients_size_but_every_position_beco
     assert off.alike > 0.9995 and on.alike < 0.9
 
 
-def test_with_branches_over_the_root_of_depth_the_stream_keeps_its_size_with_norms_and_without() -> (
+def test_branches_over_the_root_of_depth_keep_the_size_of_the_stream_with_and_without_norms() -> (
     None
 ):
     """Without norms a branch doubles what it reads, so that plain residuals multiply (De & Smith

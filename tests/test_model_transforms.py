@@ -84,9 +84,7 @@ def tied_as_asked(built: GPT) -> bool:
 
 @pytest.mark.parametrize("name", [*KNOWN, "untied", "bias of the head", "bias of an untied head"])
 @pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
-def test_s8_a_tied_head_shares_its_storage_after_every_way_of_loading(
-    name: str, assign: bool
-) -> None:
+def test_a_tied_head_shares_its_storage_after_every_way_of_loading(name: str, assign: bool) -> None:
     source = model(name, seed=5)
     file = io.BytesIO()
     torch.save(source.state_dict(), file)

@@ -14,9 +14,9 @@ from andrea.analysis.chapters import common as chapters
 from andrea.analysis.chapters import effects
 from andrea.analysis.formats.build import make_report
 from andrea.analysis.report import Figure
-from andrea.cli.show.results import outcome, outcome_text
+from andrea.cli.show.results import results_as_json, results_as_text
 from andrea.cli.show.verdict_table import effect_table
-from andrea.verdict.design import cells
+from andrea.verdict.cells import cells
 from andrea.verdict.seeds import replication_seed
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "comparison.py"
@@ -129,9 +129,9 @@ def test_the_figure_has_a_line_per_level_and_the_files_have_the_numbers(
 
 def test_the_terminal_has_the_effects_below_the_arms(whole: Writer) -> None:
     assert effect_table(whole.folder)[-1]["verdict"] == "present"
-    told = outcome_text(whole.folder, whole.store)
+    told = results_as_text(whole.folder, whole.store)
     assert told.index("m = 0.05 nats") < told.index("post-norm × no warmup")
-    assert len(outcome(whole.folder, whole.store)["effects"]) == 7
+    assert len(results_as_json(whole.folder, whole.store)["effects"]) == 7
 
 
 def test_a_cell_that_stalled_has_no_mean_and_the_report_says_how_often(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_a_cell_that_stalled_has_no_mean_and_the_report_says_how_often(tmp_path:
     lost = means[(means["line"] == "post") & (means["along"] == "cold")].iloc[0]
     assert np.isnan(lost["mean"]) and lost["n"] == 2
     assert (seeds["state"] == "stalled").sum() == 2 and len(seeds) == 19
-    assert "post-norm × no warmup: post+cold: 1 diverged" in outcome_text(
-        writer.folder, writer.store
-    )
+    lines = results_as_text(writer.folder, writer.store).splitlines()
+    note = next(i for i, line in enumerate(lines) if line.startswith("post+cold: 1 diverged"))
+    assert "  post-norm × no warmup" in lines[note + 1 :]
 
 
 def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
     assert answer.startswith(f"This study cannot answer: {cause}") and answer.count(cause) == 1
     [sentence] = effects.sentences(study)
     assert sentence.startswith(f"No effect can be judged: {cause}")
-    told = outcome_text(writer.folder, writer.store)
+    told = results_as_text(writer.folder, writer.store)
     assert told.count(cause) == 1 and told.count("invalid (under-trained)") == 3 + 7
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from andrea.study.regrade import regrade
 from golden_numbers import Golden
 from report_page import Page, read_page
 
 from andrea.analysis.formats.build import make_report
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study.regrade import regrade
 
 HERE = Path(__file__).parent
 STORE = HERE / "golden" / "store"

@@ -20,8 +20,11 @@ from scipy import stats
 from training_kit import corpus, tiny
 
 from andrea.errors import StudyError
+from andrea.records.extras import Budget
+from andrea.records.study import ResolvedArm, SpeedRatio, StudySpeed
 from andrea.store.studies import StudyFolder
 from andrea.study.stages import arm_speed as speed
+from andrea.study.stages.equal_cost import costs_of
 from andrea.training.speed import (
     LEVEL,
     arm_speed,
@@ -95,23 +98,28 @@ def frozen(tmp_path: Path, **arms: dict[str, Any]) -> Any:
     folder = StudyFolder(tmp_path / "study")
     folder.path.mkdir(exist_ok=True)
     configs = {arm: tiny(**settings) for arm, settings in arms.items()}
-    resolved = {arm: {"config": config.model_dump(mode="json")} for arm, config in configs.items()}
+    resolved = {
+        arm: ResolvedArm(config=config.model_dump(mode="json")) for arm, config in configs.items()
+    }
     return SimpleNamespace(
         folder=folder,
         arms=list(arms),
         baseline=next(iter(arms)),
-        resolved={"arms": resolved},
+        resolved=SimpleNamespace(arms=resolved),
+        config=configs.__getitem__,
         data_folder=corpus().folder,
         variants=None,
     )
 
 
-def measured(**ratios: float) -> dict[str, Any]:
-    return {
-        "ratio": {
-            arm: {"ratio": ratio, "low": ratio, "high": ratio} for arm, ratio in ratios.items()
-        }
-    }
+def measured(**ratios: float) -> StudySpeed:
+    spans = {arm: SpeedRatio(ratio=ratio, low=ratio, high=ratio) for arm, ratio in ratios.items()}
+    return StudySpeed(ratio=spans)
+
+
+def equal_tokens(study: Any, measured: StudySpeed | None, budget: Budget) -> dict[str, int | None]:
+    costs = costs_of(study, budget, measured)
+    return {arm: costs.equal_tokens(arm) for arm in study.arms}
 
 
 def test_equal_flops_are_whole_batches_that_come_nearest(tmp_path: Path) -> None:
@@ -122,8 +130,9 @@ def test_equal_flops_are_whole_batches_that_come_nearest(tmp_path: Path) -> None
         twin={"train__batch_size": 8, "train__tokens": 1536},
     )
     for arm, flops in (("base", 1000.0), ("deep", 1700.0), ("twin", 1000.0)):
-        study.resolved["arms"][arm]["flops_per_token"] = flops
-    tokens = speed.equal_tokens(study, None, "flops")
+        known = study.resolved.arms
+        known[arm] = known[arm].model_copy(update={"flops_per_token": flops})
+    tokens = equal_tokens(study, None, "flops")
     assert tokens == {
         "base": 1536,
         "deep": 14 * 64,
@@ -134,7 +143,7 @@ def test_equal_flops_are_whole_batches_that_come_nearest(tmp_path: Path) -> None
 
 def test_a_study_that_tells_no_flops_has_them_counted(tmp_path: Path) -> None:
     study = frozen(tmp_path, base={}, deep={"model__n_layer": 4})
-    assert 0.5 * 1536 <= speed.equal_tokens(study, None, "flops")["deep"] < 1536
+    assert 0.5 * 1536 <= equal_tokens(study, None, "flops")["deep"] < 1536
 
 
 def test_equal_time_is_in_steps_of_the_arm(tmp_path: Path) -> None:
@@ -142,16 +151,17 @@ def test_equal_time_is_in_steps_of_the_arm(tmp_path: Path) -> None:
     study = frozen(
         tmp_path, base={}, wide={"train__batch_size": 8}, slow={}, glacial={}, unknown={}
     )
-    tokens = speed.equal_tokens(study, measured(wide=1.5, slow=2.0, glacial=100.0), "time")
-    assert tokens == {"base": 1536, "wide": 16 * 128, "slow": 12 * 64, "glacial": 64}
-    assert speed.equal_tokens(study, None, "time") == {"base": 1536}
+    tokens = equal_tokens(study, measured(wide=1.5, slow=2.0, glacial=100.0), "time")
+    times = {"base": 1536, "wide": 16 * 128, "slow": 12 * 64, "glacial": 64}
+    assert tokens == {**times, "unknown": None}
+    assert set(equal_tokens(study, None, "time").values()) == {1536, None}
 
 
 def test_a_budget_that_is_no_whole_number_of_batches_is_one_at_equal_cost(tmp_path: Path) -> None:
     study = frozen(
         tmp_path, base={"train__tokens": 24 * 64 + 63}, same={"train__tokens": 24 * 64 + 63}
     )
-    assert speed.equal_tokens(study, measured(same=1.0), "time") == {"base": 1536, "same": 1536}
+    assert equal_tokens(study, measured(same=1.0), "time") == {"base": 1536, "same": 1536}
 
 
 def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path) -> None:
@@ -171,7 +181,7 @@ def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path
         (study.folder.path / speed.FILE).write_text(json.dumps(wrong))
         assert speed.read(study.folder, study) is None
     study.folder.write(speed.FILE, found)
-    assert speed.measure(study.folder, study, print) == found
+    assert speed.measure(study.folder, study, print).to_json() == found
 
 
 def test_the_ratios_are_told_and_that_they_are_uncertain_where_they_are() -> None:
@@ -179,13 +189,15 @@ def test_the_ratios_are_told_and_that_they_are_uncertain_where_they_are() -> Non
         "deep": {"ratio": 2.0, "low": 1.96, "high": 2.04},
         "odd": {"ratio": 1.0, "low": 0.97, "high": 1.02},
     }
-    told = {"baseline": "base", "load": 3.5, "ratio": ratio}
+
+    def line() -> str:
+        return speed.summarise(StudySpeed(baseline="base", load=3.5, ratio=ratio))
+
     assert (
-        speed.summary(told)
-        == "time of a step over base's: deep 2.000 [1.960, 2.040], odd 1.000 [0.970, 1.020]"
+        line() == "time of a step over base's: deep 2.000 [1.960, 2.040], odd 1.000 [0.970, 1.020]"
     )
     ratio["odd"]["high"] = 1.08
-    assert "uncertain by more than 5% (load of the machine 3.5)" in speed.summary(told)
+    assert "uncertain by more than 5% (load of the machine 3.5)" in line()
 
 
 @pytest.mark.slow
@@ -232,12 +244,9 @@ def test_every_arm_is_compiled_for_itself_however_many_there_are(
 def test_a_study_is_measured_once_in_a_child_that_leaves_nothing(tmp_path: Path) -> None:
     study, lines = frozen(tmp_path, base={}, deep={"model__n_layer": 4}), []
     found = speed.measure(study.folder, study, lines.append, budget_s=0.5)
-    assert found == json.loads((study.folder.path / speed.FILE).read_text())
-    assert (
-        found["arms"].keys() == {"base", "deep"}
-        and found["baseline"] == "base"
-        and found["threads"] == 1
-    )
+    assert found.to_json() == json.loads((study.folder.path / speed.FILE).read_text())
+    assert found.arms.keys() == {"base", "deep"}
+    assert (found.baseline, found.threads) == ("base", 1)
     assert len(lines) == 3 and "rounds" in lines[1] and "deep" in lines[2]
     assert [path.name for path in study.folder.path.iterdir()] == [speed.FILE]
     assert not _children()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from andrea.errors import StudyError, warn
+from andrea.records.run import RunSpec
 from andrea.store.files import append_line, read_json, write_json
 from andrea.store.runs import RunBusy, RunStore
 from andrea.store.studies import PROJECTIONS, StudyFolder, find, studies
@@ -165,12 +166,12 @@ def test_planned_runs_are_cut_before_a_damaged_line(
 ) -> None:
     folder = study(runs)
     for number in range(4):
-        folder.add_run({"run_id": number, "arm": "pre", "phase": "tune", "why": "grid", "seed": 1})
+        folder.add_run(RunSpec(run_id=str(number), arm="pre", phase="tune", why="grid", seed=1))
     path = folder.path / "runs.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'{"run_id": 2', damage))
-    assert [run["run_id"] for run in folder.runs()] == [0, 1, 3]
+    path.write_bytes(path.read_bytes().replace(b'{"run_id": "2"', damage))
+    assert [run["run_id"] for run in folder.runs()] == ["0", "1", "3"]
     folder.mend_runs()
-    assert [run["run_id"] for run in folder.runs()] == [0, 1]
+    assert [run["run_id"] for run in folder.runs()] == ["0", "1"]
     assert "line 3 was damaged" in capsys.readouterr().err
     folder.mend_runs()
     assert capsys.readouterr().err == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from andrea.errors import StudyError, UserError
+from andrea.records.run import RunSpec
 from andrea.store.files import write_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
@@ -99,7 +100,6 @@ def test_a_study_without_its_protocol_is_no_study(tmp_path: Path, content: str |
 def test_planned_runs_keep_their_order(tmp_path: Path) -> None:
     study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
     for number in range(3):
-        study.add_run(
-            {"run_id": str(number), "arm": "pre", "phase": "tune", "why": "grid", "seed": 1}
-        )
+        spec = RunSpec(run_id=str(number), arm="pre", phase="tune", why="grid", seed=1)
+        study.add_run(spec)
     assert [run["run_id"] for run in study.runs()] == ["0", "1", "2"]

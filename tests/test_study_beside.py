@@ -179,12 +179,11 @@ def test_lines_of_a_budget_that_a_kill_cut_short_are_planned_to_their_end(tmp_pa
     }
     folder.write(speed.FILE, whole)
     assert go(folder, store, equal=("time",)).complete
-    before, runs = outcome(folder), folder.runs()
-    assert len(lines(folder, "budget")) == 6
+    before, runs = outcome(folder), folder.load_runs()
+    budget = [run for run in runs if run.phase == "budget"]
+    assert len(budget) == 6
     for kept in (1, 2, 3):
-        folder.write_runs(
-            [run for run in runs if run["phase"] != "budget"] + lines(folder, "budget")[:kept]
-        )
+        folder.write_runs([run for run in runs if run.phase != "budget"] + budget[:kept])
         assert go(folder, store).complete
         assert outcome(folder) == before
 
@@ -254,7 +253,8 @@ def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkey
     def noisy(folder, study, say, budget_s=0.0):
         told = fakes.measure(folder, study, say)
         folder.write(
-            speed.FILE, {**told, "ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}}
+            speed.FILE,
+            told.to_json() | {"ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}},
         )
         return speed.read(folder, study)
 

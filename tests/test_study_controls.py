@@ -11,7 +11,8 @@ from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, tr
 from andrea.errors import UserError
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.stages import arm_speed as speed
-from andrea.study.stages.verdict import verdicts
+from andrea.study.stages.evidence import Evidence
+from andrea.study.stages.verdict import judge_study
 from andrea.verdict.seeds import control_seed, replication_seed
 
 TOKENS = 5120
@@ -208,9 +209,10 @@ def test_a_study_that_was_killed_right_after_it_was_asked_is_not_done(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(folder, store, Impatient(13), controls=True)
     assert not folder.complete and folder.read("asked.json")["controls"]
-    choices, results = folder.read("choices.json"), _results(folder, store)
-    written = verdicts(FrozenStudy(folder, store), choices, folder.runs()[:12], results)
-    assert written["complete"] is False, (
+    runs = folder.load_runs()[:12]
+    results = {run.run_id: store.load_result(run.run_id) for run in runs}
+    planned = Evidence(FrozenStudy(folder, store), runs, results, folder.load_choices(), 1)
+    assert judge_study(planned).complete is False, (
         "nor when it is judged again before its controls are planned"
     )
     assert go(folder, store).complete and folder.complete
@@ -391,11 +393,6 @@ def test_controls_of_a_factorial_study_void_its_effects(tmp_path):
 def test_the_speed_of_the_arms_is_measured_with_the_controls_and_read_again(tmp_path, monkeypatch):
     folder, store = study(tmp_path)
     go(folder, store, controls=True)
-    assert (
-        speed.read(folder, type("Study", (), {"arms": ["gelu_tanh", "relu"]}))["ratio"]["relu"][
-            "ratio"
-        ]
-        == 0.8
-    )
+    assert speed.read(folder, FrozenStudy(folder, store)).ratio["relu"].ratio == 0.8
     monkeypatch.setattr(speed, "measure", lambda *_: pytest.fail("it was measured"))
     assert go(folder, store, equal=("time",)).complete

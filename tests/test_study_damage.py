@@ -137,7 +137,7 @@ def test_a_worker_without_a_fork_server_can_still_be_ended(tmp_path, how):
     else:
         os.kill(pid, signal.SIGKILL)
         assert next_end(executor).outcome == "failed"
-    assert fakes.RunStore(tmp_path).lease(job.run_id) is None
+    assert fakes.RunStore(tmp_path).lease(job.run.run_id) is None
 
 
 def test_a_stopped_worker_is_found_hung_and_its_run_is_tried_again(tmp_path):

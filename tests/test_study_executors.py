@@ -13,8 +13,9 @@ from study_fakes import make_study, misbehave, outcome, trainings
 from waiting import PATIENT_S, wait_until
 
 from andrea.errors import UserError
-from andrea.execution.executors import InlineExecutor, classify, make_executor
+from andrea.execution.executors import InlineExecutor, classify
 from andrea.execution.local import LocalExecutor, visible_devices
+from andrea.execution.make import make_executor
 from andrea.records.events import Observer
 from andrea.study.controller import run_study
 from andrea.study.plan.frozen import FrozenStudy
@@ -32,8 +33,7 @@ def local(slots=1, **more):
 def one_job(root):
     folder, store = make_study(root)
     study = FrozenStudy(folder, store)
-    row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
-    return study.job(study.run(row, 1))
+    return study.job(study.plan("relu", "tune", "grid", lr=0.001, seed=1, trial=0, generation=0))
 
 
 def ended(executor, job):
@@ -91,7 +91,7 @@ def test_a_child_that_dies_is_a_failure_with_a_reason(tmp_path, do, reason):
     misbehave(tmp_path, do)
     end = ended(local(), job)
     assert (end.outcome, end.reason) == ("failed", reason)
-    assert f"training {job.run_id}" in Path(job.log).read_text()
+    assert f"training {job.run.run_id}" in Path(job.run.log).read_text()
 
 
 def test_a_full_disk_in_a_child_is_told_apart_from_a_failure(tmp_path):
@@ -126,7 +126,7 @@ def test_cancel_ends_running_jobs_at_once_and_leaves_nobody(tmp_path):
 def test_a_run_that_another_process_holds_is_busy_and_no_failure(tmp_path):
     job = one_job(tmp_path)
     _, store = make_study(tmp_path)
-    with store.claim(job.run_id):
+    with store.claim(job.run.run_id):
         assert ended(local(), job).outcome == "busy"
 
 
@@ -143,8 +143,7 @@ def test_every_slot_has_a_device_of_its_own(tmp_path, monkeypatch):
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
     for lr in (0.001, 0.002):
-        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
-        executor.submit(study.job(study.run(row, 1)))
+        executor.submit(study.job(study.plan("relu", "tune", "grid", lr=lr, seed=1)))
     ends = []
     wait_until(lambda: ends.extend(executor.wait(0.2)) or len(ends) == 2)
     assert sorted((tmp_path / "devices.log").read_text().split()) == ["3", "5"]
@@ -157,8 +156,8 @@ def test_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memor
     folder, store = make_study(tmp_path)
     study = FrozenStudy(folder, store)
     for lr in (0.001, 0.002, 0.003):
-        row = {"arm": "relu", "phase": "tune", "why": "grid", "lr": lr, "trial": 0, "generation": 0}
-        assert ended(executor, study.job(study.run(row, 1))).outcome == "done"
+        job = study.job(study.plan("relu", "tune", "grid", lr=lr, seed=1))
+        assert ended(executor, job).outcome == "done"
     seen = fakes.read_lines(tmp_path / "processes.log")
     assert len({record["pid"] for record in seen}) == 3
     assert [record["alive"] for record in seen] == [[], [], []]
@@ -172,15 +171,15 @@ def test_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
     at_work, most, broken = set(), [0], []
 
     class Watch(Observer):
-        def started(self, run):
-            at_work.add(run["run_id"])
+        def on_run_started(self, run, attempt):
+            at_work.add(run.run_id)
             most.append(len(at_work))
             (folder.path / "optuna.journal.lock").touch()
 
-        def finished(self, run, result):
-            at_work.discard(run["run_id"])
+        def on_run_finished(self, run, result, *, reused):
+            at_work.discard(run.run_id)
 
-        def failed(self, run, reason):
+        def on_run_failed(self, run, reason, attempt):
             broken.append(reason)
 
     assert run_study(folder, store, local(12), [Watch()]).complete
@@ -205,8 +204,8 @@ def test_crashes_of_workers_are_recorded_and_the_study_still_completes(tmp_path)
     seen = []
 
     class Watch(Observer):
-        def failed(self, run, reason):
-            seen.append((reason, store.failure(run["run_id"])["reason"]))
+        def on_run_failed(self, run, reason, attempt):
+            seen.append((reason, store.failure(run.run_id)["reason"]))
 
     assert run_study(folder, store, local(2), [Watch()]).complete
     assert seen == [("the worker was ended by SIGSEGV",) * 2]

@@ -5,7 +5,7 @@ import study_fakes as fakes
 import yaml
 from study_fakes import go, misbehave, write_study
 
-from andrea.cli.show.plan import centers, rules
+from andrea.cli.show.plan import center_lines, rule_lines
 from andrea.config import RunConfig, merge
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
@@ -106,7 +106,7 @@ def test_a_cell_that_no_rate_trains_is_named_and_the_rest_is_judged(tmp_path):
 
 def test_cells_with_a_center_of_their_own_are_tuned_round_it(tmp_path):
     folder, store = make_design(tmp_path, center=0.001)
-    assert FrozenStudy(folder, store).centers == {"relu+pre": 0.001, "relu+post": 0.001}
+    assert FrozenStudy(folder, store).question.centers == {"relu+pre": 0.001, "relu+post": 0.001}
     assert go(folder, store).complete
     choices = folder.read("choices.json")
     assert choices["gelu+pre"]["grid"] == [0.000316, 0.001, 0.00316, 0.01, 0.0316]
@@ -159,7 +159,7 @@ def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(
     told = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     again = Ablation.model_validate({key: told[key] for key in told.keys() & Ablation.model_fields})
     assert again == planned.spec
-    assert FrozenStudy(folder, store).levels == {
+    assert FrozenStudy(folder, store).question.levels == {
         "norm_placement": ["pre", "post"],
         "warmup": ["warm", "cold"],
     }
@@ -185,7 +185,7 @@ def test_a_center_of_an_arm_makes_another_study(tiny_text, store, monkeypatch):
     assert planned.centers == {"pre+cold": 0.001, "post+cold": 0.001}
     assert planned.digest != plan(asked(tiny_text), store).digest
     assert "grids of learning rates round 0.00316; pre+cold 0.001, post+cold 0.001" in "\n".join(
-        centers(planned)
+        center_lines(planned)
     )
-    assert rules(planned)[-1] == "effects: 2 main, 4 simple, 1 interaction"
-    assert "or as many round the arm's own center" in rules(planned)[1]
+    assert rule_lines(planned)[-1] == "effects: 2 main, 4 simple, 1 interaction"
+    assert "or as many round the arm's own center" in rule_lines(planned)[1]

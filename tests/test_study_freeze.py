@@ -195,18 +195,10 @@ def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_
     assert planned.run_count == 6 and planned.baseline is None and planned.differences == {}
     study = FrozenStudy(freeze(planned, store), store)
     params = {"train.batch_size": 2, "train.lr": 0.005}
-    row = {
-        "arm": study.arms[0],
-        "phase": "trial",
-        "why": "trial",
-        "lr": None,
-        "trial": 0,
-        "generation": 0,
-    }
-    run = study.run({**row, "params": params}, 1)
-    config = study.config(run["run_id"])
+    run = study.plan(study.arms[0], "trial", "trial", lr=None, seed=1, params=params)
+    config = study.settings(run.run_id)
     assert config["train"]["batch_size"] == config["train"]["micro_batch"] == 2
-    assert run["lr"] == 0.005 and run["params"] == params
+    assert run.lr == 0.005 and run.params == params
     with pytest.raises(UserError, match="--trials"):
         plan(ask(sweep(tiny_text), trials=-1), store)
 
@@ -229,8 +221,8 @@ def test_a_users_own_variants_are_copied_into_the_study_and_name_it(tiny_text, s
     folder = freeze(planned, store)
     assert (folder.path / "mine_own.py").read_text() == script.read_text()
     study = FrozenStudy(folder, store)
-    row = {"arm": "own", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
-    assert study.job(study.run(row, 1)).variants == str(folder.path / "mine_own.py")
+    run = study.plan("own", "tune", "grid", lr=0.001, seed=1)
+    assert study.job(run).variants == str(folder.path / "mine_own.py")
     script.write_text(script.read_text() + "# other\n")
     other = plan(ask(ablation(tiny_text, arms=arms).at(path)), store)
     assert other.digest != planned.digest

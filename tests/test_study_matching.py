@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from andrea.analysis.formats.build import make_report
 from andrea.cli.app import app
 from andrea.errors import UserError
-from andrea.execution.executors import make_executor
+from andrea.execution.make import make_executor
 from andrea.model.config import ModelConfig
 from andrea.model.size_matching import relative_excess
 from andrea.study.controller import run_study
@@ -27,7 +27,6 @@ from andrea.study.question.matching import Match, matched
 
 REPORT = Path(__file__).parents[1] / "reports" / "comparison.py"
 GELU, GATED = ModelConfig(vocab_size=256), ModelConfig(vocab_size=256, activation="swiglu")
-ROW = {"phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
 
 
 def ablation(text, match="params", **arms):
@@ -214,8 +213,8 @@ def test_the_same_command_solves_the_same_and_finds_its_study(tiny_text, store):
     resolved["arms"]["swiglu"]["config"]["model"]["mlp_width"] = 60
     folder.write("resolved.json", resolved)
     study = FrozenStudy(freeze(plans[1], store), store)
-    run = study.run({"arm": "swiglu", **ROW}, 1)
-    assert study.config(run["run_id"])["model"]["mlp_width"] == 60, (
+    run = study.plan("swiglu", "tune", "grid", lr=0.001, seed=1)
+    assert study.settings(run.run_id)["model"]["mlp_width"] == 60, (
         "what it resolved to when it was frozen holds"
     )
 

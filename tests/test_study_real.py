@@ -21,7 +21,7 @@ from conftest import generated_text
 from study_fakes import outcome
 
 from andrea.analysis.formats.build import make_report
-from andrea.execution.executors import make_executor
+from andrea.execution.make import make_executor
 from andrea.records.events import Observer
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
@@ -116,8 +116,8 @@ class Watch(Observer):
     def __init__(self):
         self.kinds = set()
 
-    def progress(self, run, record):
-        self.kinds.add(record["kind"])
+    def on_metrics(self, run, record):
+        self.kinds.add(record.kind)
 
 
 def command(store, folder):

@@ -69,7 +69,7 @@ def test_an_interrupted_sweep_proposes_the_same_and_trains_nothing_twice(tmp_pat
         def __init__(self):
             self.left = 1 + len(trainings(store.root)) + 2
 
-        def finished(self, run, result):
+        def on_run_finished(self, run, result, *, reused):
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from study_fakes import make_study, misbehave, outcome
 from andrea.execution.executors import InlineExecutor
 from andrea.records.events import Observer
 from andrea.study.controller import run_study
-from andrea.study.optuna_journal import Trial, propose, seed_of
+from andrea.study.optuna_journal import JournalTrial, propose, seed_of
 
 SPACE = {"train.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 TPE = {
@@ -36,7 +36,7 @@ class Lines(Observer):
     def __init__(self):
         self.lines = []
 
-    def say(self, line):
+    def on_message(self, line):
         self.lines.append(line)
 
 
@@ -82,8 +82,8 @@ def test_s27_a_trial_that_was_running_when_its_controller_died_is_taken_up(tmp_p
     folder, store = make_study(tmp_path)
 
     class Killed(Observer):
-        def started(self, run):
-            if run["trial"] == 2:
+        def on_run_started(self, run, attempt):
+            if run.trial == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -125,7 +125,7 @@ def test_s22_a_reader_of_the_live_journal_disturbs_nothing(tmp_path):
     folder, store = make_study(tmp_path)
 
     class Dashboard(Observer):
-        def finished(self, run, result):
+        def on_run_finished(self, run, result, *, reused):
             assert journal(folder)
 
     assert go(folder, store, Dashboard()).complete
@@ -146,7 +146,7 @@ def test_s26_proposals_are_a_pure_function_of_seed_and_history():
         for number in range(8):
             params = propose(SPACE, TPE, seed, trials)
             trials.append(
-                Trial(
+                JournalTrial(
                     "lr", number, str(number), params, (math.log10(params["train.lr"]) + 2.5) ** 2
                 )
             )
@@ -160,12 +160,12 @@ def test_s26_proposals_are_a_pure_function_of_seed_and_history():
 
 def test_trials_of_one_generation_differ_although_none_is_told():
     told = [
-        Trial("lr", i, str(i), {"train.lr": lr}, (math.log10(lr) + 2.5) ** 2)
+        JournalTrial("lr", i, str(i), {"train.lr": lr}, (math.log10(lr) + 2.5) ** 2)
         for i, lr in enumerate((1e-4, 1e-3, 3e-3, 1e-2, 1e-1))
     ]
     trials = list(told)
     for number in range(5, 9):
-        trials.append(Trial("lr", number, str(number), propose(SPACE, TPE, 1, trials)))
+        trials.append(JournalTrial("lr", number, str(number), propose(SPACE, TPE, 1, trials)))
     rates = [trial.params["train.lr"] for trial in trials[5:]]
     assert len(set(rates)) == 4
 

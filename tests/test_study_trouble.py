@@ -206,7 +206,7 @@ def test_a_disk_that_fills_up_under_the_controller_stops_it_alike(tmp_path, monk
 
 def test_an_observer_that_breaks_costs_one_warning_and_no_number(tmp_path, capsys):
     class Broken(Observer):
-        def progress(self, run, record):
+        def on_metrics(self, run, record):
             raise ValueError("a display without a terminal")
 
     folder, store = make_study(tmp_path)

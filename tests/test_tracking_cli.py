@@ -12,6 +12,9 @@ from wandb_reader import read_offline_runs
 
 from andrea.cli.app import app
 from andrea.cli.commands import doctor
+from andrea.cli.commands.train import PreparedRun
+from andrea.config import RunConfig
+from andrea.records.run import RunResult
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.subject import Destination, SingleRun
@@ -59,9 +62,12 @@ def test_the_run_of_a_train_command_is_mirrored_as_it_asks(
     monkeypatch.setattr(
         "andrea.tracking.mirror.Mirror.close", lambda mirror, *_: told.append(mirror._to)
     )
-    monkeypatch.setattr("andrea.cli.commands.train.follow", lambda *_: {"outcome": "completed"})
-    monkeypatch.setattr("andrea.cli.commands.train.prepare", lambda *_: (None, "ab" * 32, {}, None))
-    monkeypatch.setattr("andrea.cli.commands.train.as_text", lambda *_: "")
+    monkeypatch.setattr(
+        "andrea.cli.commands.train.train_run", lambda *_: RunResult(outcome="completed")
+    )
+    run = PreparedRun(RunConfig(), "ab" * 32, {}, tmp_path)
+    monkeypatch.setattr("andrea.cli.commands.train.prepare_run", lambda *_: run)
+    monkeypatch.setattr("andrea.cli.commands.train.result_as_text", lambda *_: "")
     for asked in (
         ["--wandb", "online", "--wandb-entity", "team", "--wandb-tags", "a,b"],
         ["--wandb", "off"],
@@ -75,7 +81,7 @@ def test_the_run_of_a_train_command_is_mirrored_as_it_asks(
 def test_a_project_that_w_b_would_refuse_is_refused_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("andrea.cli.commands.train.follow", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("andrea.cli.commands.train.train_run", lambda *_: pytest.fail("it trains"))
     command = [
         "train",
         "--runs",

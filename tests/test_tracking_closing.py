@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_tracking_mirror import wait_until_gone
-from tracking_study import finished, make_study
+from tracking_study import RESULT, RUN, finished, make_study
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer
 
@@ -101,7 +101,7 @@ def test_ctrl_c_when_only_w_b_is_left_ends_the_mirror_and_not_the_command(
 
     monkeypatch.setattr(Mirror, "_wait", interrupted)
     mirror, _, lines = begin(SILENT)
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
     assert mirror._process is not None
     pid = mirror._process.pid
     mirror.close()
@@ -113,7 +113,7 @@ def test_ctrl_c_when_only_w_b_is_left_ends_the_mirror_and_not_the_command(
 
 def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Begin) -> None:
     mirror, _, lines = begin("")
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
     assert mirror._process is not None
     mirror._process.wait()
     mirror.close()
@@ -127,9 +127,9 @@ def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: 
     folder = make_study(store)
     with alone(folder, wait_s=0):
         mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
-        mirror.started({})
+        mirror.on_run_started(RUN, 1)
         finished(store, folder, "pre", 1)
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
     mirror.close()
     assert len(read_offline_runs(folder.path)) == 1
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tracking_study import make_study, plan
+from tracking_study import RESULT, RUN, make_study, plan
 from waiting import wait_until
 from wandb_live import (
     OFFLINE,
@@ -18,6 +18,7 @@ from wandb_live import (
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer
 
+from andrea.records.run import RunSpec
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import Mirror, sync
@@ -80,14 +81,14 @@ def test_the_mirror_shows_what_the_controller_says_is_trained(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.started(training.planned)
+    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
     assert lines[0].startswith(f"W&B dashboard: {server.url}/me/andrea?nw="), "to look at meanwhile"
     assert server.views
     training.record(4)
     assert only(server).state == "running"
     training.ends()
-    mirror.finished({}, {})
+    mirror.on_run_finished(RUN, RESULT, reused=False)
     wait_until(lambda: only(server).state == "finished")
     mirror.close()
     assert openings(server) == 1
@@ -103,7 +104,7 @@ def test_a_run_of_no_study_says_where_it_is_when_it_begins(
     subject = SingleRun(store, planned["run_id"])
     lines: list[str] = []
     mirror = Mirror(subject, store, ONLINE, warn=lines.append)
-    mirror.started(planned)
+    mirror.on_run_started(RunSpec.model_validate(planned), 1)
     training = Training(store, planned)
     training.record(6)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
@@ -129,12 +130,12 @@ def test_a_wrong_key_is_said_while_the_first_run_is_trained(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.started(training.planned)
+    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
     assert lines[0].startswith("W&B was not asked (WANDB_API_KEY invalid")
     assert "mirroring offline, publish later with `andrea sync norm-placement-" in lines[0]
     training.ends()
-    mirror.finished({}, {})
+    mirror.on_run_finished(RUN, RESULT, reused=False)
     mirror.close()
     assert len(lines) == 1
     assert len(read_offline_runs(folder.path)) == 1
@@ -176,7 +177,7 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
     lines: list[str] = []
     for _ in range(2):
         with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
-            mirror.finished({"reused": True}, {})
+            mirror.on_run_finished(RUN, RESULT, reused=True)
     assert lines == 2 * [
         "W&B: 1 run begun online and ended offline; complete with "
         f"`andrea sync {folder.path.name} --wandb online --runs {store.root}`"
@@ -190,7 +191,7 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
 def test_one_protocol_under_two_names_is_two_studies(store: RunStore, server: WandbServer) -> None:
     folders = [make_study(store, name) for name in ("first", "second")]
     training = Training(store, planned := plan(folders[0], "pre", 1))
-    folders[1].add_run(planned)
+    folders[1].add_run(RunSpec.model_validate(planned))
     training.ends()
     for folder in folders:
         folder.write("study.json", {**folder.about, "key": digest({"name": folder.path.name})})

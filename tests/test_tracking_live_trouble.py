@@ -9,7 +9,7 @@ import time
 
 import pytest
 from test_tracking_online import service_of
-from tracking_study import finished, make_study, plan
+from tracking_study import RESULT, RUN, finished, make_study, plan
 from waiting import PATIENT_S, wait_until
 from wandb_live import (
     OFFLINE,
@@ -24,6 +24,7 @@ from wandb_live import (
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering
 
+from andrea.records.run import RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.mirror import Mirror, sync
@@ -104,16 +105,16 @@ def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.started(training.planned)
+    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
     wait_until(lambda: openings(server) == 1)
     training.dies(checkpoint=6, reason="out of memory")
-    mirror.failed(training.planned, "out of memory")
+    mirror.on_run_failed(RunSpec.model_validate(training.planned), "out of memory", 1)
     wait_until(lambda: only(server).state == "failed")
     training.begin()
-    mirror.started(training.planned)
+    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
     wait_until(lambda: only(server).state == "running")
     training.ends()
-    mirror.finished(training.planned, {})
+    mirror.on_run_finished(RUN, RESULT, reused=False)
     mirror.close()
     assert (only(server).state, len(only(server).rows)) == ("finished", 13)
     assert len(lines) == 1, "the dashboard's address, although a run was opened twice"
@@ -191,7 +192,7 @@ def test_whatever_is_killed_and_whenever_the_server_ends_with_each_row_once(
     ]
     mirrors = [Mirror(folder, store, ONLINE, warn=lambda line: None) for folder in folders]
     for at, training in enumerate(trainings):
-        mirrors[at // 2].started(training.planned)
+        mirrors[at // 2].on_run_started(RunSpec.model_validate(training.planned), 1)
     before, began = rows(server), time.monotonic()
     while rows(server) < before + 16:
         assert time.monotonic() < began + PATIENT_S

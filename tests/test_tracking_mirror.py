@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_study import curve, diverging_curve, finished, make_study, plan, train
+from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
 from waiting import wait_until
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
 
@@ -66,8 +66,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         shell.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         silent.setblocking(False)
         with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
-            mirror.finished({}, {})
-            mirror.finished({}, {})
+            mirror.on_run_finished(RUN, RESULT, reused=False)
+            mirror.on_run_finished(RUN, RESULT, reused=False)
         try:
             silent.accept()[0].close()
             asked = True
@@ -196,7 +196,7 @@ def test_a_mirror_killed_at_any_moment_and_given_again_has_each_run_whole_and_on
         """In the middle of a copy, or later."""
         mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
         before = copies()
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         wait_until(lambda: copies() > before)
         time.sleep(delay)
         assert mirror._process is not None
@@ -236,8 +236,10 @@ from andrea.store.studies import StudyFolder
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.subject import Destination
 folder = StudyFolder(Path(sys.argv[1]))
+from andrea.records.run import RunResult, RunSpec
+run = RunSpec(run_id="r", arm="pre", phase="replicate", why="replicate", seed=0)
 mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"))
-mirror.finished({}, {})
+mirror.on_run_finished(run, RunResult(outcome="completed"), reused=False)
 assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
 print("told", flush=True)
 time.sleep(600)
@@ -272,7 +274,7 @@ def test_a_broken_mirror_is_one_line_and_not_an_exception(
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     for _ in range(3):
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
     mirror.close()
     mirror.close()
     assert len(lines) == 1
@@ -285,7 +287,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
     with alone(folder, wait_s=0):  # another mirror holds the study
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         mirror.close(wait_s=0.5)
     assert len(lines) == 1
     assert "not done after 0.5 s" in lines[0]

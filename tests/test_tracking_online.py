@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 from test_tracking_mirror import command_of
-from tracking_study import curve, diverging_curve, finished, judged_study, make_study, plan, train
+from tracking_study import (
+    RESULT,
+    RUN,
+    curve,
+    diverging_curve,
+    finished,
+    judged_study,
+    make_study,
+    plan,
+    train,
+)
 from waiting import wait_until
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering, slowly
@@ -247,7 +257,7 @@ def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     folder = small_study(store)
     server.torn_after = 7
     mirror = Mirror(folder, store, ONLINE, warn=lambda line: None)
-    mirror.finished({}, {})
+    mirror.on_run_finished(RUN, RESULT, reused=False)
     wait_until(lambda: any(len(run.lines) == 7 for run in server.runs.values()))
     assert mirror._process is not None
     os.kill(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from test_tracking_mirror import command_of, wait_until_gone
-from tracking_study import finished, make_study
+from tracking_study import RESULT, RUN, finished, make_study
 from waiting import wait_until
 from wandb_live import run_instead
 from wandb_reader import read_offline_runs
@@ -74,7 +74,7 @@ def test_mirror_and_service_stand_back_as_processes_and_as_sessions(
     finished(store, folder, "pre", 1)
     own = weight_of(os.getpid())
     with Mirror(folder, store, OFFLINE, warn=pytest.fail) as mirror:
-        mirror.finished({}, {})
+        mirror.on_run_finished(RUN, RESULT, reused=False)
         assert mirror._process is not None
         pids = [mirror._process.pid, service_of(mirror._process.pid)]
         wait_until(lambda: all(stood_back(*weight_of(pid)) for pid in pids))
@@ -190,17 +190,17 @@ def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ende
 ) -> None:
     folder = make_study(store)
     mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
-    mirror.planned([{}])
-    mirror.finished({"reused": True}, {})
+    mirror.on_runs_planned([RUN])
+    mirror.on_run_finished(RUN, RESULT, reused=True)
     assert mirror._process is None, "what was there before needs no process while others train"
-    mirror.started({})
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
+    mirror.on_run_started(RUN, 1)
     begun = mirror._process
     assert begun is not None
     mirror.close()
     wait_until_gone([str(begun.pid)])
     assert not list(folder.path.glob("wandb/offline-run-*"))
-    mirror.started({})
+    mirror.on_run_started(RUN, 1)
     assert mirror._process is None, "closed is closed"
 
 

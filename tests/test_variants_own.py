@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from andrea.cli.app import app
 from andrea.errors import UserError
-from andrea.execution.executors import make_executor
+from andrea.execution.make import make_executor
 from andrea.model import registry, variants
 from andrea.store.runs import RunStore
 from andrea.store.studies import studies

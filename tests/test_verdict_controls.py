@@ -1,4 +1,4 @@
-"""Controls as pure numbers: against scipy, at their thresholds, and what runs that went wrong mean."""
+"""Controls as pure numbers: against scipy, at their thresholds, and where runs went wrong."""
 
 import math
 

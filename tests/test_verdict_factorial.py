@@ -17,7 +17,8 @@ from simulation.studies import World, simulate_factorial_studies
 from statsmodels.stats.multitest import multipletests
 
 from andrea.errors import UserError
-from andrea.verdict.design import cells, factorial_contrasts
+from andrea.verdict.cells import cells
+from andrea.verdict.design import factorial_contrasts
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import Effect
 from andrea.verdict.protocol import Protocol

@@ -124,14 +124,14 @@ def test_different_evaluated_tokens_make_an_arm_invalid_and_spare_the_others() -
 
 
 @pytest.mark.parametrize("run", [Replicate(None, "diverged"), Replicate(3.3, stalled=True)])
-def test_s42_a_baseline_that_diverges_or_stalls_is_under_trained(run: Replicate) -> None:
+def test_a_baseline_that_diverges_or_stalls_is_under_trained(run: Replicate) -> None:
     verdict = one(shifted("a", -0.1), with_run(BASE, 3, run))
     assert str(verdict) == "invalid (under-trained)"
     assert verdict.interval is None
 
 
 @pytest.mark.parametrize("run", [Replicate(None, "diverged"), Replicate(2.0, stalled=True)])
-def test_s42_s66_an_arm_that_loses_a_seed_is_unstable_not_better_over_the_rest(
+def test_an_arm_that_loses_a_seed_is_unstable_not_better_over_the_rest(
     run: Replicate,
 ) -> None:
     verdict = one(with_run(shifted("a", -0.2), 3, run))
@@ -179,7 +179,7 @@ def test_a_rate_at_the_edge_of_either_arm_is_inconclusive() -> None:
 @pytest.mark.parametrize(
     "run", [None, Replicate(None, "failed"), Replicate(2.4, "stopped"), Replicate(None)]
 )
-def test_s66_a_missing_or_failed_run_of_either_arm_is_inconclusive_and_nothing_is_averaged(
+def test_a_missing_or_failed_run_of_either_arm_is_inconclusive_and_nothing_is_averaged(
     run: Replicate | None,
 ) -> None:
     for verdict in (

@@ -71,7 +71,7 @@ def test_a_crooked_curve_has_a_regret_of_the_size_of_its_true_cost() -> None:
 
 
 def test_beside_a_cliff_the_regret_counts_what_no_good_run_could_see() -> None:
-    """The losses fall right up to the rate that stalled: the best may lie beyond the last good run."""
+    """The losses fall right up to the rate that stalled: the best may lie beyond the last good."""
     falling = [Point(0.000316, 2.8), Point(0.001, 2.65), Point(0.00178, 2.58), Point(0.00316, 2.52)]
     beside = choose_rate(
         [*falling, *(Point(lr, 5.5, False) for lr in (0.00562, 0.01, 0.0316))], GRID

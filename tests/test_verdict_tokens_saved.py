@@ -21,7 +21,7 @@ def by_seed(*values: float) -> dict[int, float]:
 def draw(
     seed: int, n: int, mean: float, half: float = 0.05, double: float = 0.04, noise: float = 0.004
 ) -> list[dict]:
-    """Differences, half and double rulers that share the baseline's noise, as they do in a study."""
+    """Differences, half and double budgets sharing the baseline's noise, as they do in a study."""
     rng = np.random.default_rng(seed)
     base = noise * rng.standard_normal(n)
     return [

@@ -2,11 +2,15 @@
 
 from typing import Any
 
+from andrea.records.run import RunResult, RunSpec
 from andrea.store.digest import digest
 from andrea.store.files import append_line, write_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 
+RUN = RunSpec(run_id="0" * 64, arm="pre", phase="replicate", why="replicate", seed=0)
+RESULT = RunResult(outcome="completed")
+"""A run and a result for events whose contents the mirror does not look at."""
 STUDY_DIGEST = "0123456789abcdef"
 LAYERS = 2
 
@@ -41,7 +45,7 @@ def plan(
         "seed": seed,
         "trial": None,
     }
-    folder.add_run(planned)
+    folder.add_run(RunSpec.model_validate(planned))
     return planned
 
 

@@ -23,11 +23,11 @@ from andrea.cli.commands import (
     trace,
     train,
 )
-from andrea.cli.guard import Guarded, mend_streams
+from andrea.cli.guard import GuardedGroup, mend_streams
 from andrea.cli.options import examples
 
 app = typer.Typer(
-    cls=Guarded,
+    cls=GuardedGroup,
     help="Fair ablations for small GPT-like language models: tuned arms, paired seeds, a verdict.",
     epilog=examples(
         "andrea ablate norm-placement             is pre-norm better than post-norm?",

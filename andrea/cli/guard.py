@@ -1,10 +1,10 @@
-"""How a command ends badly: one line on stderr and an exit status. No traceback unless `--debug`."""
+"""The bad ends of commands: one line on stderr and an exit status; no traceback unless `--debug`."""
 
 import contextlib
 import os
 import sys
 import traceback
-from typing import Any
+from typing import IO, Any
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +15,7 @@ RESUMABLE = {"ablate", "sweep", "train"}
 INTERRUPTED = 130
 
 
-class Guarded(TyperGroup):
+class GuardedGroup(TyperGroup):
     """The root of the commands; every error of every command passes here."""
 
     def make_context(
@@ -27,28 +27,22 @@ class Guarded(TyperGroup):
         except (typer.TyperException, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise _ended(error) from error
+            raise _report_error(error) from error
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort):
-            raise
-        except BrokenPipeError:
+        except (typer.Exit, typer.Abort, BrokenPipeError, SystemExit):
             raise
         except BaseException as error:
-            if isinstance(error, SystemExit):
-                raise
             if ctx.meta.get("andrea.debug"):
                 traceback.print_exc()
-            raise _ended(error, ctx.invoked_subcommand) from error
+            raise _report_error(error, ctx.invoked_subcommand) from error
 
 
 def mend_streams() -> None:
-    """Let a closed stream be /dev/null, and what the encoding of the output lacks be a question
-    mark.
-    """
+    """Open closed streams on /dev/null, and replace characters that the output's encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -60,29 +54,30 @@ def mend_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def abandon(stream: Any) -> None:
-    """What cannot be written any more must not be tried again when Python ends."""
+def redirect_to_devnull(stream: IO[str]) -> None:
+    """Let what can no longer be written go nowhere, so that Python does not try again at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _ended(error: BaseException, command: str | None = None) -> typer.Exit:
-    status, line = describe(error, command)
-    said = "; ".join(" ".join(part.split()) for part in line.splitlines() if part.strip())
+def _report_error(error: BaseException, command: str | None = None) -> typer.Exit:
+    """Write the line of an error to stderr; returns the exit to raise."""
+    status, message = exit_status_and_message(error, command)
+    parts = [" ".join(part.split()) for part in message.splitlines() if part.strip()]
     # What libraries left in stdout's buffer comes first; a reader that is gone must not hide the
     # line.
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        abandon(sys.stdout)
+        redirect_to_devnull(sys.stdout)
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"andrea: {said}\n")
+        sys.stderr.write(f"andrea: {'; '.join(parts)}\n")
         sys.stderr.flush()
     return typer.Exit(status)
 
 
-def describe(error: BaseException, command: str | None = None) -> tuple[int, str]:
-    """Exit status and line for an exception; `command` is the command that it ended."""
+def exit_status_and_message(error: BaseException, command: str | None = None) -> tuple[int, str]:
+    """Return the exit status and the message for an exception that ended `command`."""
     again = "the same command given again resumes" if command in RESUMABLE else ""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, f"interrupted; {again}" if again else "interrupted"

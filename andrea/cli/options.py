@@ -5,23 +5,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.store.usual import DEFAULT_RUNS as DEFAULT_RUNS
 
 
 def examples(*lines: str) -> str:
-    r"""The end of a help text. The leading `\b` keeps the line breaks."""
+    r"""Return the end of a help text. The leading `\b` keeps the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _remember_debug(context: typer.Context, value: bool) -> bool:
+def _store_debug(context: typer.Context, value: bool) -> bool:
     context.meta["andrea.debug"] = value
     return value
 
 
 Debug = Annotated[
     bool,
-    typer.Option("--debug", callback=_remember_debug, help="Show the traceback of an error."),
+    typer.Option("--debug", callback=_store_debug, help="Show the traceback of an error."),
 ]
 Runs = Annotated[
     Path,
@@ -41,7 +41,7 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         metavar="NAME",
-        autocompletion=complete.presets,
+        autocompletion=completion.preset_names,
         help="Model to start from (andrea list presets).",
     ),
 ]
@@ -50,7 +50,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.FIELD=VALUE",
-        autocompletion=complete.settings,
+        autocompletion=completion.setting_paths,
         help="Override a setting; may be repeated, and of two values for one setting the last "
         "counts.",
     ),
@@ -136,7 +136,7 @@ Controls = Annotated[
     bool,
     typer.Option(
         "--controls",
-        help="Also train what must come out known: a repeat, A/A, and half the tokens.",
+        help="Also run checks with a known outcome: a repeat, A/A, and half the tokens.",
     ),
 ]
 Confirm = Annotated[
@@ -158,11 +158,27 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing."),
 ]
+AblationName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=completion.ablation_names,
+        help="A name from `andrea list`, or a YAML file.",
+    ),
+]
+SweepName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        autocompletion=completion.sweep_names,
+        help="A name from `andrea list`, or a YAML file.",
+    ),
+]
 Study = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        autocompletion=complete.studies,
+        autocompletion=completion.study_names,
         help="Folder name of a study, or its bare name: the latest.",
     ),
 ]

@@ -1,9 +1,9 @@
-"""From `--preset` and `--set` to a validated run config."""
+"""Validated configurations from `--preset`, `--set` and `--variants`."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from andrea.errors import UserError, did_you_mean, nearest
 
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from andrea.config import RunConfig
 
 
-def know_variants(script: Path | None) -> None:
-    """Load a user's own variants, so that settings may name them; their source's digest enters ids
-    of what uses them.
+def load_variants(script: Path | None) -> None:
+    """Load a user's own variants, so that settings may name them.
+
+    The digest of their source enters the ids of the runs that use them.
 
     Raises:
         UserError: there is no such file, or it cannot be imported.
@@ -30,11 +31,11 @@ def know_variants(script: Path | None) -> None:
     load_user_variants(script)
 
 
-def known_preset(name: str, where: str = "--preset: ") -> str:
-    """The name itself.
+def require_preset(name: str, where: str = "--preset: ") -> str:
+    """Return the name of a preset.
 
     Args:
-        where: what the name was given to; empty for an argument.
+        where: the option that the name was given to; empty for an argument.
 
     Raises:
         UserError: there is no such preset.
@@ -46,18 +47,18 @@ def known_preset(name: str, where: str = "--preset: ") -> str:
     return name
 
 
-def run_config(
+def build_run_config(
     preset: str | None,
     overrides: Sequence[str],
-    where: str = "--preset: ",
-    said: str = "--set",
-    **top: Any,
+    preset_option: str = "--preset: ",
+    settings_option: str = "--set",
+    seed: int | None = None,
 ) -> "RunConfig":
-    """A run config from a preset, overrides and settings of the top level (`seed=3`).
+    """Return a validated run config.
 
     Args:
-        where: what the preset was given to; empty for an argument.
-        said: what the overrides were given to.
+        preset_option: the option that the preset was given to; empty for an argument.
+        settings_option: the option that the overrides were given to.
 
     Raises:
         UserError: every fault of the overrides in one message.
@@ -65,12 +66,15 @@ def run_config(
     from andrea.config import RunConfig, build, merge, parse_overrides
     from andrea.model.presets import PRESETS
 
-    base = {"model": dict(PRESETS[known_preset(preset, where)])} if preset is not None else {}
-    given = {key: value for key, value in top.items() if value is not None}
-    return build(RunConfig, merge(base, parse_overrides(overrides), given), where=said)
+    base = {}
+    if preset is not None:
+        base = {"model": dict(PRESETS[require_preset(preset, preset_option)])}
+    top_level = {} if seed is None else {"seed": seed}
+    values = merge(base, parse_overrides(overrides), top_level)
+    return build(RunConfig, values, where=settings_option)
 
 
-def of_model_alone(overrides: Sequence[str]) -> None:
+def require_model_settings(overrides: Sequence[str]) -> None:
     """Refuse settings that a command would not read, since it trains nothing.
 
     Raises:
@@ -78,25 +82,28 @@ def of_model_alone(overrides: Sequence[str]) -> None:
     """
     from andrea.config import dotted, full_name, parse_overrides
 
-    if others := [
-        path for path in dotted(parse_overrides(overrides)) if not path.startswith("model.")
-    ]:
-        if (meant := full_name(others[0])) and meant.startswith("model."):
-            raise UserError(f"--set {others[0]}: unknown; {did_you_mean(meant)}")
-        raise UserError(
-            f"--set {others[0]}: nothing is trained here: only settings of model are read"
-        )
+    for path in dotted(parse_overrides(overrides)):
+        if path.startswith("model."):
+            continue
+        meant = full_name(path)
+        if meant and meant.startswith("model."):
+            raise UserError(f"--set {path}: unknown; {did_you_mean(meant)}")
+        raise UserError(f"--set {path}: nothing is trained here: only settings of model are read")
 
 
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def default_slots(device: str, threads: int) -> int:
-    """Runs at once where nobody says: cores over threads per run, or one per GPU; at least 1."""
+    """Return the number of runs at once where nobody says: cores over threads per run, or one per
+    GPU; at least 1.
+    """
     if device == "cuda":
         import torch
 
         return max(1, torch.cuda.device_count())
-    return max(1, cores() // threads)
+    return max(1, available_cores() // threads)

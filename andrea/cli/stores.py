@@ -12,8 +12,8 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find, studies
 
 
-def reading(runs: Path) -> RunStore:
-    """The store under `runs`, without making anything.
+def open_store(runs: Path) -> RunStore:
+    """Return the store under `runs`, without making anything.
 
     Raises:
         UserError: it cannot be read, or a newer andrea wrote it.
@@ -21,42 +21,42 @@ def reading(runs: Path) -> RunStore:
     return RunStore(runs, create=False)
 
 
-def named(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
-    """The store and one of its studies; said on stderr where the name is that of several.
+def open_study(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
+    """Return the store and one of its studies; a note on stderr says where the name is that of
+    several.
 
     Raises:
         UserError: there is no such study.
     """
-    store = reading(runs)
+    store = open_store(runs)
     folder = find(store, study)
-    same = sum(other.about.get("name") == study for other in studies(store))
-    if folder.path.name != study and same > 1:
-        print(
-            f"{same} studies are named {study}; this is the latest, {folder.path.name}",
-            file=sys.stderr,
-        )
+    if folder.path.name != study:
+        namesakes = sum(other.load_info().name == study for other in studies(store))
+        if namesakes > 1:
+            line = f"{namesakes} studies are named {study}; this is the latest, {folder.path.name}"
+            print(line, file=sys.stderr)
     return store, folder
 
 
 @contextlib.contextmanager
-def starting(runs: Path) -> Iterator[RunStore]:
-    """The store for a command that is about to run something; it is made when it is missing.
+def starting_store(runs: Path) -> Iterator[RunStore]:
+    """Open the store for a command that is about to run something; it is made when it is missing.
 
     A user's mistake that comes out later (a text that is too short, say) leaves nothing behind: a
     store that was made here and holds nothing is removed again.
     """
-    missing = _missing(runs.absolute())
+    new_folders = _missing_folders(runs.absolute())
     store = RunStore(runs)
     try:
         yield store
     except UserError:
         if store.created:
-            _remove(store, missing)
+            _remove_if_empty(store, new_folders)
         raise
 
 
-def _missing(folder: Path) -> list[Path]:
-    """The folders that making this one makes, innermost first."""
+def _missing_folders(folder: Path) -> list[Path]:
+    """Return the folders that making this one makes, innermost first."""
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -64,12 +64,13 @@ def _missing(folder: Path) -> list[Path]:
     return missing
 
 
-def _remove(store: RunStore, made: list[Path]) -> None:
-    """Take away the empty store; whatever another command has put there meanwhile stays, and the
-    store with it.
+def _remove_if_empty(store: RunStore, new_folders: list[Path]) -> None:
+    """Remove the store and the folders that were made for it.
+
+    Whatever another command has put there meanwhile stays, and the store with it.
     """
     with contextlib.suppress(OSError):
         if [path.name for path in store.root.iterdir()] == [store.marker.name]:
             store.marker.unlink()
-        for folder in made:
+        for folder in new_folders:
             folder.rmdir()

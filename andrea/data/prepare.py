@@ -15,15 +15,7 @@ import numpy as np
 
 from andrea.data import tokenizers
 from andrea.data.config import DataConfig, Part
-from andrea.data.prepared import (
-    FILES,
-    FORMAT,
-    CorpusMeta,
-    FileRecord,
-    PartCounts,
-    Prepared,
-    read_meta,
-)
+from andrea.data.prepared import CorpusMeta, FileRecord, PartCounts, Prepared, read_meta
 from andrea.data.sources.index import FileIndex
 from andrea.data.sources.scan import Scan, scan_source
 from andrea.data.split import PARTS, Split, split_documents
@@ -94,7 +86,7 @@ def _corpus_digest(cfg: DataConfig, scanned: Scan) -> str:
     total = sum(cfg.split)
     return digest(
         {
-            "format": FORMAT,
+            "format": CorpusMeta.FORMAT,
             "documents": [[document.name, document.digest] for document in scanned.documents],
             "split": [share / total for share in cfg.split],
             "tokenizer": [cfg.tokenizer, tokenizer_version(cfg.tokenizer)],
@@ -115,7 +107,7 @@ def _fill_folder(
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
         try:
-            meta = _write_corpus(fresh, folder.name, cfg, scanned, parts, progress)
+            meta = _write_corpus(fresh, cfg, scanned, parts, progress)
             write_json(fresh / "meta.json", meta.model_dump(mode="json"))
             check(Prepared(fresh, meta))
             shutil.rmtree(folder, ignore_errors=True)
@@ -130,12 +122,7 @@ def _fill_folder(
 
 
 def _write_corpus(
-    fresh: Path,
-    fingerprint: str,
-    cfg: DataConfig,
-    scanned: Scan,
-    parts: Split,
-    progress: Progress,
+    fresh: Path, cfg: DataConfig, scanned: Scan, parts: Split, progress: Progress
 ) -> CorpusMeta:
     """Write every file but meta.json into the folder `fresh`; returns what meta.json will hold."""
     tokenizer = _make_tokenizer(cfg.tokenizer, parts, progress)
@@ -150,7 +137,7 @@ def _write_corpus(
     write_json(fresh / "tokenizer.json", tokenizer.to_dict())
     np.save(fresh / "token_bytes.npy", tokenizer.token_bytes())
     return CorpusMeta(
-        format=FORMAT,
+        format=CorpusMeta.FORMAT,
         source=cfg.source,
         tokenizer=cfg.tokenizer,
         split=list(cfg.split),
@@ -163,9 +150,9 @@ def _write_corpus(
         characters=sum(part.characters for part in counts.values()),
         tokens={part: counts[part].tokens for part in PARTS},
         parts=counts,
-        files={name: FileRecord.of_file(fresh / name) for name in FILES},
+        files={name: FileRecord.of_file(fresh / name) for name in CorpusMeta.FILES},
         versions={"tokenizer": tokenizer_version(cfg.tokenizer)},
-        fingerprint=fingerprint,
+        fingerprint=_corpus_digest(cfg, scanned),
     )
 
 

@@ -12,7 +12,7 @@ data/<fingerprint>/
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,6 @@ from andrea.data.split import PARTS
 from andrea.data.tokenizers import Tokenizer, make_tokenizer
 from andrea.errors import StudyError, UserError
 from andrea.store.files import read_json, read_mapping
-
-FORMAT: Literal[1] = 1
-FILES = (
-    "tokenizer.json",
-    "token_bytes.npy",
-    "unigram.npy",
-    *(f"{part}.bin" for part in PARTS),
-    *(f"{part}.documents.json" for part in PARTS),
-)
 
 
 class PartCounts(BaseModel):
@@ -72,6 +63,15 @@ class CorpusMeta(BaseModel):
     """meta.json: how the corpus was made, and its counts."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    FORMAT: ClassVar[Literal[1]] = 1
+    FILES: ClassVar = (
+        "tokenizer.json",
+        "token_bytes.npy",
+        "unigram.npy",
+        *(f"{part}.bin" for part in PARTS),
+        *(f"{part}.documents.json" for part in PARTS),
+    )
+    """Every file of the folder but meta.json."""
 
     format: Literal[1]
     source: str
@@ -162,7 +162,9 @@ def read_meta(folder: Path, *, thorough: bool = False) -> CorpusMeta | None:
     """meta.json if the folder is whole, that is, every file agrees with its record."""
     try:
         meta = CorpusMeta.model_validate(read_mapping(folder / "meta.json"))
-        whole = all(meta.files[name].agrees(folder / name, thorough=thorough) for name in FILES)
+        whole = all(
+            meta.files[name].agrees(folder / name, thorough=thorough) for name in meta.FILES
+        )
     except (OSError, KeyError, ValidationError):
         return None
     return meta if whole else None

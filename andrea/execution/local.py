@@ -13,8 +13,9 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from andrea.errors import StudyError, UserError, disk_full, reason
-from andrea.execution.executors import TRAINING, Job, JobEnd, Outcome
+from andrea.execution.executors import TRAINING
 from andrea.execution.worker import work
+from andrea.records.job import Job, JobEnd, JobOutcome
 from andrea.store.processes import started, used_s
 
 PRELOAD = ("torch", "andrea.training.job", "andrea.execution.worker")
@@ -76,7 +77,7 @@ class LocalExecutor:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
         self._children: list[_Child] = []
-        self._looked = time.monotonic()
+        self._last_check = time.monotonic()
 
     def submit(self, job: Job) -> None:
         """Start the job in a free slot.
@@ -96,7 +97,7 @@ class LocalExecutor:
         tries = 4
         while True:
             receive, send = self._context.Pipe(duplex=False)
-            name = f"run-{job.run_id[:8]}"
+            name = f"run-{job.run.run_id[:8]}"
             process = self._context.Process(
                 target=work, args=(job, self._run, device, send), name=name
             )
@@ -112,7 +113,7 @@ class LocalExecutor:
                     raise StudyError(
                         f"no worker process can be started ({reason(error)})"
                     ) from error
-                time.sleep(0.2)  # until the kernel has buried the old server
+                time.sleep(0.2)  # the killed server's socket must be gone before another can start
             finally:
                 send.close()
 
@@ -126,13 +127,14 @@ class LocalExecutor:
             connection.wait(watched, timeout=max(0.0, timeout))
         elif timeout > 0:
             time.sleep(timeout)
-        self._look()
+        self._note_activity()
         return [end for end in map(self._ended, list(self._children)) if end is not None]
 
-    def _look(self) -> None:
-        """Note which children worked since the last look."""
+    def _note_activity(self) -> None:
+        """Note which children used processor time since the last call."""
         now = time.monotonic()
-        passed, self._looked = min(now - self._looked, LOOK_S), now
+        passed = min(now - self._last_check, LOOK_S)
+        self._last_check = now
         for child in self._children:
             used = used_s(child.process.pid)
             child.idle_s += passed
@@ -140,7 +142,7 @@ class LocalExecutor:
                 child.used_s, child.idle_s = used or 0.0, 0.0
 
     def _ended(self, child: _Child) -> JobEnd | None:
-        message: tuple[Outcome, str] | None = None
+        message: tuple[JobOutcome, str] | None = None
         closed = False
         if child.report.poll():
             try:
@@ -153,7 +155,7 @@ class LocalExecutor:
             message = ("failed", f"hung: the worker used no processor time for {self._hung_s:g} s")
             _kill(child)
         self._forget(child)
-        outcome, why = message or ("failed", _death(child.process.exitcode))
+        outcome, why = message or ("failed", _cause_of_death(child.process.exitcode))
         return JobEnd(child.job, outcome, why)
 
     def _forget(self, child: _Child) -> None:
@@ -213,7 +215,7 @@ def _kill(child: _Child, *, wait: bool = True) -> None:
         process.join(timeout=5)
 
 
-def _death(exitcode: int | None) -> str:
+def _cause_of_death(exitcode: int | None) -> str:
     """Why a process that sent no message is gone."""
     if exitcode is None or exitcode >= 0:
         return f"the worker left without a word (exit status {exitcode})"

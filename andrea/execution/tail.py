@@ -1,8 +1,8 @@
 """Follows the metrics of runs at work by reading what was appended to their files."""
 
 from pathlib import Path
-from typing import Any
 
+from andrea.records.run import MetricRecord
 from andrea.store.files import record_of
 from andrea.store.runs import RunStore
 
@@ -15,8 +15,8 @@ class Tail:
         self._path: Path | None = None
         self._offset = 0
 
-    def read(self) -> list[dict[str, Any]]:
-        """Records appended since the last call, oldest first."""
+    def read(self) -> list[MetricRecord]:
+        """Return the records appended since the last call, oldest first."""
         folder = self._store.current(self._run_id)
         if folder is None:
             return []
@@ -36,4 +36,5 @@ class Tail:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := record_of(line)) is not None]
+        records = (MetricRecord.from_json(record_of(line), path) for line in whole.splitlines())
+        return [record for record in records if record is not None]

@@ -1,4 +1,4 @@
-"""The child's side of the local executor: one process, one job, and no life after its controller's."""
+"""The child's side of the local executor: one process, one job, which ends with its controller."""
 
 import contextlib
 import os
@@ -9,7 +9,8 @@ import traceback
 from multiprocessing import connection, parent_process
 from pathlib import Path
 
-from andrea.execution.executors import Job, classify, perform
+from andrea.execution.executors import classify, perform
+from andrea.records.job import Job
 
 
 def work(
@@ -25,7 +26,7 @@ def work(
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     try:
-        _redirect(Path(job.log))
+        _redirect(Path(job.run.log))
         outcome, reason = perform(job, run)
     except BaseException as error:
         outcome, reason = classify(error)

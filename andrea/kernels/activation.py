@@ -1,319 +1,333 @@
-"""Activations with their biases as ops: `f(a + bias)`, and gated `f(gate + gate_bias) * (up +
-up_bias)`.
+"""Activations with their biases as ops: `f(a + bias)`, `f(gate + gate_bias) * (up + up_bias)`.
+
+The backward pass computes f again, so that only its inputs are kept.
 
 Shapes: N rows (any leading axes), M columns; biases [M], or [R, M] for R replicas that have N / R
-    rows each, one after
-the other. The backward pass computes f again, so that only what came in is kept.
+rows each, one after the other.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from andrea.kernels import source
-from andrea.kernels.backend import limits, run
-from andrea.kernels.library import (
-    define,
-    differentiate,
-    per_replica,
-    real_of,
-    replicas_of,
-    replicated,
-    row_stride,
-    rows_of,
-    stacked,
-    stacked_weights,
+from andrea.kernels.backend import device_limits, run_kernel
+from andrea.kernels.launch_plans import (
+    ActivationShape,
+    plan_activation_backward,
+    plan_activation_forward,
 )
-from andrea.kernels.norm import reduce_parts
+from andrea.kernels.library import (
+    compute_type,
+    contiguous,
+    count_replicas,
+    define_op,
+    needed_gradients,
+    new_result,
+    reduce_parts,
+    replica_axis,
+    replica_stride,
+    row_argument,
+    rows_per_replica,
+    stack_replicas,
+    stack_unshared_weights,
+    stack_weights,
+    to_compute_type,
+)
+from andrea.kernels.source import type_suffix
 
-Optional = Tensor | None
+# The plain and the gated op differ in how many matrices they have. Everything below but their
+# schemas is written once, for `matrices` and `biases` of equal length.
+
+Biases = tuple[Tensor | None, ...]
 
 
-def _shape(x: Tensor, biases: tuple[Optional, ...]) -> dict[str, int]:
-    """Rows of a replica, replicas, columns.
+class PlainInputs(NamedTuple):
+    """Arguments of the op `activation`."""
 
-    Raises:
-        ValueError: a bias does not fit.
-    """
+    a: Tensor
+    bias: Tensor | None
+    function: str
+
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        return (self.a,)
+
+    @property
+    def biases(self) -> Biases:
+        return (self.bias,)
+
+
+class GatedInputs(NamedTuple):
+    """Arguments of the op `gated_activation`."""
+
+    gate: Tensor
+    up: Tensor
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+    function: str
+
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        return (self.gate, self.up)
+
+    @property
+    def biases(self) -> Biases:
+        return (self.gate_bias, self.up_bias)
+
+
+class PlainBackwardInputs(NamedTuple):
+    """Arguments of the op `activation_backward`."""
+
+    dy: Tensor
+    a: Tensor
+    bias: Tensor | None
+    function: str
+    learned: bool
+    """True if a bias gets a gradient."""
+
+    @property
+    def forward(self) -> PlainInputs:
+        return PlainInputs(*self[1:-1])
+
+
+class GatedBackwardInputs(NamedTuple):
+    """Arguments of the op `gated_activation_backward`."""
+
+    dy: Tensor
+    gate: Tensor
+    up: Tensor
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+    function: str
+    learned: bool
+    """True if a bias gets a gradient."""
+
+    @property
+    def forward(self) -> GatedInputs:
+        return GatedInputs(*self[1:-1])
+
+
+Inputs = PlainInputs | GatedInputs
+BackwardInputs = PlainBackwardInputs | GatedBackwardInputs
+
+
+class _Names(NamedTuple):
+    """The kernel's names of a matrix, its bias and its gradient."""
+
+    matrix: str
+    bias: str
+    gradient: str
+
+
+def _names(inputs: Inputs) -> tuple[_Names, ...]:
+    if isinstance(inputs, PlainInputs):
+        return (_Names("a", "bias", "da"),)
+    return (_Names("g", "gate_bias", "dg"), _Names("u", "up_bias", "du"))
+
+
+def _activation_shape(inputs: Inputs) -> ActivationShape:
+    x, biases = inputs.matrices[0], inputs.biases
     columns = x.shape[-1]
     for bias in biases:
-        if bias is not None and (bias.dtype != real_of(x.dtype) or bias.shape[-1] != columns):
+        if bias is None:
+            continue
+        if bias.dtype != compute_type(x.dtype) or bias.shape[-1] != columns:
             raise ValueError(f"bias {bias.dtype} {list(bias.shape)} for rows of {columns} columns")
-    replicas = replicas_of(biases)
-    rows = per_replica(math.prod(x.shape[:-1]), replicas)
-    return {"rows_per_replica": rows, "replicas": replicas, "columns": columns}
+    replicas = count_replicas(biases)
+    rows = rows_per_replica(math.prod(x.shape[:-1]), replicas)
+    gated = isinstance(inputs, GatedInputs)
+    return ActivationShape(inputs.function, gated, type_suffix(x.dtype), rows, replicas, columns)
 
 
-def _operand(name: str, x: Tensor, bias: Optional, bias_name: str, replicas: int) -> dict[str, Any]:
-    """The kernel's arguments of one matrix and its bias."""
-    rows = rows_of(x)
-    return {
-        name: rows,
-        f"{name}_stride": row_stride(rows),
-        bias_name: None if bias is None else bias.contiguous(),
-        f"{bias_name}_replica_stride": x.shape[-1] if replicas > 1 else 0,
+def _input_arguments(inputs: Inputs, shape: ActivationShape) -> dict[str, Any]:
+    """Return the kernel's arguments for shape, matrices and biases."""
+    arguments: dict[str, Any] = {
+        "rows_per_replica": shape.rows_per_replica,
+        "replicas": shape.replicas,
+        "columns": shape.columns,
     }
+    for names, matrix, bias in zip(_names(inputs), inputs.matrices, inputs.biases, strict=True):
+        arguments |= row_argument(names.matrix, matrix)
+        arguments[names.bias] = contiguous(bias)
+        arguments[f"{names.bias}_replica_stride"] = replica_stride(shape)
+    return arguments
 
 
-def _operands(
-    matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], replicas: int
-) -> dict[str, Any]:
-    if len(matrices) == 1:
-        return _operand("a", matrices[0], biases[0], "bias", replicas)
-    gate = _operand("g", matrices[0], biases[0], "gate_bias", replicas)
-    return gate | _operand("u", matrices[1], biases[1], "up_bias", replicas)
+# ---- Forward -------------------------------------------------------------------------------------
 
 
-def _forward(matrices: tuple[Tensor, ...], biases: tuple[Optional, ...], function: str) -> Tensor:
-    x = matrices[0]
-    if any(other.shape != x.shape or other.dtype != x.dtype for other in matrices):
+def _empty_output(inputs: Inputs) -> Tensor:
+    x = inputs.matrices[0]
+    return x.new_empty(x.shape)
+
+
+def _run_forward(inputs: Inputs) -> Tensor:
+    x = inputs.matrices[0]
+    if any(other.shape != x.shape or other.dtype != x.dtype for other in inputs.matrices):
         raise ValueError("gate and up must be alike in shape and type")
-    out, shape = x.new_empty(x.shape), _shape(x, biases)
+    out = _empty_output(inputs)
+    shape = _activation_shape(inputs)
     if x.numel():
-        plan = source.activation_forward(
-            function,
-            len(matrices) == 2,
-            source.suffix(str(x.dtype)),
-            limits=limits(x.device),
-            **shape,
-        )
-        run(x.device, plan, out=out, **_operands(matrices, biases, shape["replicas"]), **shape)
+        plan = plan_activation_forward(shape)
+        run_kernel(x.device, plan, out=out, **_input_arguments(inputs, shape))
     return out
 
 
-def _backward(
-    dy: Tensor,
-    matrices: tuple[Tensor, ...],
-    biases: tuple[Optional, ...],
-    function: str,
-    learned: bool,
-) -> tuple[Tensor, ...]:
-    """Gradients of the matrices and, where learned, of the biases (without a bias: empty)."""
-    x, gated = matrices[0], len(matrices) == 2
-    results = [x.new_empty(x.shape) for _ in matrices]
-    real, shape = real_of(x.dtype), _shape(x, biases)
-    sizes = [bias.shape if bias is not None and learned else (0,) for bias in biases]
+def _stack_matrices(inputs: Inputs, axes: Any, replicas: int) -> list[Tensor]:
+    pairs = zip(inputs.matrices, axes.matrices, strict=True)
+    return [stack_replicas(matrix, axis, replicas) for matrix, axis in pairs]
+
+
+def _forward_vmap(replicas: int, axes: Any, inputs: Inputs) -> Any:
+    matrices = _stack_matrices(inputs, axes, replicas)
+    biases = stack_unshared_weights(inputs.biases, axes.biases, replicas)
+    op = torch.ops.andrea.activation
+    if isinstance(inputs, GatedInputs):
+        op = torch.ops.andrea.gated_activation
+    return op(*matrices, *biases, inputs.function), 0
+
+
+# ---- Backward ------------------------------------------------------------------------------------
+
+
+def _empty_gradients(inputs: BackwardInputs) -> tuple[Tensor, ...]:
+    """Return the gradients of matrices and biases; those of a bias that is absent, or that learns
+    nothing, are empty.
+    """
+    matrices, biases = inputs.forward.matrices, inputs.forward.biases
+    real = compute_type(matrices[0].dtype)
+    gradients = [matrix.new_empty(matrix.shape) for matrix in matrices]
+    for bias in biases:
+        shape = () if bias is None else bias.shape
+        needed = inputs.learned and bias is not None
+        gradients.append(new_result(matrices[0], shape, real, needed))
+    return tuple(gradients)
+
+
+def _run_backward(inputs: BackwardInputs) -> tuple[Tensor, ...]:
+    forward = inputs.forward
+    x, count = forward.matrices[0], len(forward.matrices)
+    shape = _activation_shape(forward)
+    gradients = _empty_gradients(inputs)
+    dbiases = gradients[count:]
     if x.numel() == 0:
-        return (*results, *(x.new_zeros(size, dtype=real) for size in sizes))
-    plan = source.activation_backward(
-        function, gated, source.suffix(str(x.dtype)), limits=limits(x.device), **shape
-    )
-    upper, parts = rows_of(dy), plan.extra["parts"]
-    partial = (
-        x.new_empty(len(matrices), shape["replicas"], parts, x.shape[-1], dtype=real)
-        if learned
-        else None
-    )
-    names = ("dg", "du") if gated else ("da",)
-    run(
-        x.device,
-        plan,
-        dy=upper,
-        dy_stride=row_stride(upper),
-        partial=partial,
-        **dict(zip(names, results, strict=True)),
-        **{f"{name}_stride": x.shape[-1] for name in names},
-        **_operands(matrices, biases, shape["replicas"]),
-        **shape,
-    )
-    summed = [x.new_empty(size, dtype=real) for size in sizes]
-    for index, out in enumerate(summed):
-        if partial is not None and out.numel():
-            reduce_parts(partial[index], out)
-    return (*results, *summed)
+        for dbias in dbiases:
+            dbias.zero_()
+        return gradients
+    plan = plan_activation_backward(shape, device_limits(x.device))
+    partial = None
+    if any(dbias.numel() for dbias in dbiases):
+        size = (count, shape.replicas, plan.arguments["parts"], shape.columns)
+        partial = x.new_empty(size, dtype=compute_type(x.dtype))
+    arguments = row_argument("dy", inputs.dy) | _input_arguments(forward, shape)
+    for names, gradient in zip(_names(forward), gradients, strict=False):
+        arguments |= {names.gradient: gradient, f"{names.gradient}_stride": shape.columns}
+    run_kernel(x.device, plan, partial=partial, **arguments)
+    if partial is not None:
+        for sums, dbias in zip(partial, dbiases, strict=True):
+            if dbias.numel():
+                reduce_parts(sums, dbias)
+    return gradients
 
 
-def _plain(a: Tensor, bias: Optional, function: str) -> Tensor:
-    return _forward((a,), (bias,), function)
+def _backward_vmap(replicas: int, axes: Any, inputs: BackwardInputs) -> Any:
+    forward = inputs.forward
+    dy = stack_replicas(inputs.dy, axes.dy, replicas)
+    matrices = _stack_matrices(forward, axes.forward, replicas)
+    # Each replica gets a gradient of its own, also of a bias that all share.
+    biases = stack_weights(forward.biases, axes.forward.biases, replicas)
+    op = torch.ops.andrea.activation_backward
+    if isinstance(inputs, GatedBackwardInputs):
+        op = torch.ops.andrea.gated_activation_backward
+    gradients = op(dy, *matrices, *biases, inputs.function, inputs.learned)
+    bias_axes = [replica_axis(inputs.learned and bias is not None) for bias in biases]
+    return gradients, (*(0 for _ in matrices), *bias_axes)
 
 
-def _plain_fake(a: Tensor, bias: Optional, function: str) -> Tensor:
-    return a.new_empty(a.shape)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
-def _plain_vmap(info: Any, axes: Any, a: Tensor, bias: Optional, function: str) -> Any:
-    (bias,) = replicated((bias,), axes[1:2], info.batch_size)
-    return torch.ops.andrea.activation(stacked(a, axes[0], info.batch_size), bias, function), 0
+def _save(ctx: Any, inputs: Inputs, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs.matrices, *inputs.biases)
+    ctx.function = inputs.function
 
 
-def _plain_backward(
-    dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool
-) -> tuple[Tensor, Tensor]:
-    da, dbias = _backward(dy, (a,), (bias,), function, learned and bias is not None)
-    return da, dbias
-
-
-def _empties(x: Tensor, biases: tuple[Optional, ...], learned: bool) -> tuple[Tensor, ...]:
-    sizes = [bias.shape if bias is not None and learned else (0,) for bias in biases]
-    return tuple(x.new_empty(size, dtype=real_of(x.dtype)) for size in sizes)
-
-
-def _plain_backward_fake(
-    dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool
-) -> tuple[Tensor, Tensor]:
-    return a.new_empty(a.shape), *_empties(a, (bias,), learned)  # type: ignore[return-value]
-
-
-def _plain_backward_vmap(
-    info: Any, axes: Any, dy: Tensor, a: Tensor, bias: Optional, function: str, learned: bool
-) -> Any:
-    size = info.batch_size
-    (own,) = stacked_weights((bias,), axes[2:3], size)
-    found = torch.ops.andrea.activation_backward(
-        stacked(dy, axes[0], size), stacked(a, axes[1], size), own, function, learned
-    )
-    return found, (0, 0 if learned and bias is not None else None)
-
-
-def _gated(
-    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
-) -> Tensor:
-    return _forward((gate, up), (gate_bias, up_bias), function)
-
-
-def _gated_fake(
-    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
-) -> Tensor:
-    return gate.new_empty(gate.shape)
-
-
-def _gated_vmap(
-    info: Any,
-    axes: Any,
-    gate: Tensor,
-    up: Tensor,
-    gate_bias: Optional,
-    up_bias: Optional,
-    function: str,
-) -> Any:
-    gate, up = stacked(gate, axes[0], info.batch_size), stacked(up, axes[1], info.batch_size)
-    gate_bias, up_bias = replicated((gate_bias, up_bias), axes[2:4], info.batch_size)
-    return torch.ops.andrea.gated_activation(gate, up, gate_bias, up_bias, function), 0
-
-
-def _gated_backward(
-    dy: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gate_bias: Optional,
-    up_bias: Optional,
-    function: str,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    biased = gate_bias is not None or up_bias is not None
-    dgate, dup, dgate_bias, dup_bias = _backward(
-        dy, (gate, up), (gate_bias, up_bias), function, learned and biased
-    )
-    return dgate, dup, dgate_bias, dup_bias
-
-
-def _gated_backward_fake(
-    dy: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gate_bias: Optional,
-    up_bias: Optional,
-    function: str,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dgate_bias, dup_bias = _empties(gate, (gate_bias, up_bias), learned)
-    return gate.new_empty(gate.shape), up.new_empty(up.shape), dgate_bias, dup_bias
-
-
-def _gated_backward_vmap(
-    info: Any,
-    axes: Any,
-    dy: Tensor,
-    gate: Tensor,
-    up: Tensor,
-    gate_bias: Optional,
-    up_bias: Optional,
-    function: str,
-    learned: bool,
-) -> Any:
-    size = info.batch_size
-    dy, gate, up = (
-        stacked(x, axis, size) for x, axis in zip((dy, gate, up), axes[:3], strict=True)
-    )
-    own = stacked_weights((gate_bias, up_bias), axes[3:5], size)
-    found = torch.ops.andrea.gated_activation_backward(dy, gate, up, *own, function, learned)
-    return found, (0, 0, *(0 if learned and bias is not None else None for bias in own))
-
-
-_PLAIN_BACKWARD = define(
-    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
-    "(Tensor, Tensor)",
-    _plain_backward,
-    _plain_backward_fake,
-    _plain_backward_vmap,
-)
-_GATED_BACKWARD = define(
-    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
-    "up_bias, str function,"
-    " bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
-    _gated_backward,
-    _gated_backward_fake,
-    _gated_backward_vmap,
-)
-_PLAIN = define(
-    "activation(Tensor a, Tensor? bias, str function) -> Tensor", _plain, _plain_fake, _plain_vmap
-)
-_GATED = define(
-    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
-    "Tensor",
-    _gated,
-    _gated_fake,
-    _gated_vmap,
-)
-
-
-def _setup_plain(ctx: Any, inputs: Any, output: Tensor) -> None:
-    a, bias, ctx.function = inputs
-    ctx.save_for_backward(a, bias)
-
-
-def _plain_gradient(ctx: Any, dy: Tensor) -> tuple[Optional, ...]:
-    a, bias = ctx.saved_tensors
-    learned = bool(ctx.needs_input_grad[1])
-    da, dbias = torch.ops.andrea.activation_backward(dy, a, bias, ctx.function, learned)
+def _plain_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    needed = needed_gradients(ctx, PlainInputs)
+    learned = bool(needed.bias)
+    da, dbias = torch.ops.andrea.activation_backward(dy, *ctx.saved_tensors, ctx.function, learned)
     return da, dbias if learned else None, None
 
 
-def _setup_gated(ctx: Any, inputs: Any, output: Tensor) -> None:
-    *tensors, ctx.function = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Optional, ...]:
-    gate, up, gate_bias, up_bias = ctx.saved_tensors
-    needed = ctx.needs_input_grad[2:4]
-    dgate, dup, *dbiases = torch.ops.andrea.gated_activation_backward(
-        dy, gate, up, gate_bias, up_bias, ctx.function, bool(any(needed))
+def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    needed = needed_gradients(ctx, GatedInputs)
+    learned = bool(needed.gate_bias or needed.up_bias)
+    dgate, dup, dgate_bias, dup_bias = torch.ops.andrea.gated_activation_backward(
+        dy, *ctx.saved_tensors, ctx.function, learned
     )
-    return dgate, dup, *(d if need else None for d, need in zip(dbiases, needed, strict=True)), None
+    if not needed.gate_bias:
+        dgate_bias = None
+    if not needed.up_bias:
+        dup_bias = None
+    return dgate, dup, dgate_bias, dup_bias, None
 
 
-differentiate(_PLAIN, _setup_plain, _plain_gradient)
-differentiate(_GATED, _setup_gated, _gated_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
+    "(Tensor, Tensor)",
+    PlainBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
+    "up_bias, str function, bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
+    GatedBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "activation(Tensor a, Tensor? bias, str function) -> Tensor",
+    PlainInputs,
+    kernel=_run_forward,
+    shapes=_empty_output,
+    vmap=_forward_vmap,
+    save=_save,
+    backward=_plain_gradient,
+)
+define_op(
+    "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
+    "Tensor",
+    GatedInputs,
+    kernel=_run_forward,
+    shapes=_empty_output,
+    vmap=_forward_vmap,
+    save=_save,
+    backward=_gated_gradient,
+)
 
 
-def activation(a: Tensor, bias: Optional, function: str) -> Tensor:
-    """`f(a + bias)` over [..., M]; f is one of `source.PLAIN`."""
-    y: Tensor = torch.ops.andrea.activation(a, _real(bias, a), function)
+# ---- Functions -----------------------------------------------------------------------------------
+
+
+def activation(a: Tensor, bias: Tensor | None, function: str) -> Tensor:
+    """Return `f(a + bias)`, [..., M]; f is one of `source.PLAIN_ACTIVATIONS`."""
+    y: Tensor = torch.ops.andrea.activation(a, to_compute_type(a, bias), function)
     return y
 
 
 def gated_activation(
-    gate: Tensor, up: Tensor, gate_bias: Optional, up_bias: Optional, function: str
+    gate: Tensor, up: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None, function: str
 ) -> Tensor:
-    """`f(gate + gate_bias) * (up + up_bias)` over [..., M]; f is one of `source.GATED`."""
-    y: Tensor = torch.ops.andrea.gated_activation(
-        gate, up, _real(gate_bias, gate), _real(up_bias, gate), function
-    )
+    """Return `f(gate + gate_bias) * (up + up_bias)`, [..., M]; f is one of
+    `source.GATED_ACTIVATIONS`.
+    """
+    gate_bias, up_bias = to_compute_type(gate, gate_bias), to_compute_type(gate, up_bias)
+    y: Tensor = torch.ops.andrea.gated_activation(gate, up, gate_bias, up_bias, function)
     return y
-
-
-def _real(bias: Optional, x: Tensor) -> Optional:
-    return None if bias is None else bias.to(real_of(x.dtype))

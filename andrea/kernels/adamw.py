@@ -1,10 +1,12 @@
 """AdamW over all parameters in three launches: gradient norm, the numbers of this step, the update.
 
-Clipping is part of the update, so gradients are read twice and never written; nothing waits for the
-device. Stacked replicas (parameters [R, ...]) have their own rates, norms and clipping.
+Clipping is part of the update, so gradients are read twice and never written, and nothing waits for
+the device. Stacked replicas (parameters [R, ...]) have their own rates, norms and clipping.
+
+Source: Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,32 +14,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from andrea.kernels import source
-from andrea.kernels.backend import load, run
-from andrea.kernels.library import real_of
+from andrea.kernels.backend import backend_of, run_kernel
+from andrea.kernels.launch_plans import (
+    plan_adamw_prepare,
+    plan_adamw_update,
+    plan_gradient_norm,
+    split_into_chunks,
+)
+from andrea.kernels.library import compute_type
+from andrea.kernels.source import type_suffix
 
-HYPER = ("lr", "weight_decay", "beta1", "beta2", "eps", "clip")
-"""Columns of the kernel's table, a row for each replica."""
+HYPER_PARAMETERS = ("lr", "weight_decay", "beta1", "beta2", "eps", "clip")
+"""Columns of the kernel's table, which has a row for each replica."""
+FACTORS = 9
+"""Numbers that `adamw_prepare` computes for the update of a replica."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-Numbers = float | Sequence[float]
-"""One for all replicas, or one for each."""
+PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS = range(4)
+"""Rows of a table of addresses."""
+
+PerReplica = float | Sequence[float]
+"""A number for all replicas, or one for each."""
 
 
 @dataclass
-class _Tensors:
-    """The parameters of one type that have a gradient."""
+class _Tables:
+    """What the kernels read about the parameters of one storage type, T of them in K chunks."""
 
-    kind: str
+    storage: str
     parameters: list[Tensor]
     numels: Tensor
+    """[T], int64: elements of one replica."""
     scales: Tensor
+    """[T, 2]: shares of rate and decay."""
     chunks: Tensor
-    offset: int
-    """Of their chunks among all chunks."""
+    """[K, 2], int64: tensor, offset."""
+    chunk_offset: int
+    """The number of chunks of the types before this one."""
     addresses: tuple[tuple[int, ...], ...] = ()
-    table: Tensor | None = None
+    address_table: Tensor | None = None
+    """[4, T], int64: `addresses` on the device."""
+
+    def row(self, index: int) -> Tensor:
+        assert self.address_table is not None
+        return self.address_table[index]
 
 
 class AdamW(torch.optim.Optimizer):
@@ -60,36 +81,38 @@ class AdamW(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: Numbers = 1e-3,
-        betas: tuple[Numbers, Numbers] = (0.9, 0.999),
-        eps: Numbers = 1e-8,
-        weight_decay: Numbers = 1e-2,
+        lr: PerReplica = 1e-3,
+        betas: tuple[PerReplica, PerReplica] = (0.9, 0.999),
+        eps: PerReplica = 1e-8,
+        weight_decay: PerReplica = 1e-2,
         *,
-        clip: Numbers = 0.0,
+        clip: PerReplica = 0.0,
         replicas: int = 1,
     ) -> None:
         super().__init__(
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         )
         self.clip, self.replicas = clip, replicas
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            if not parameter.is_contiguous() or (
-                replicas > 1 and parameter.shape[:1] != (replicas,)
-            ):
+        for parameter in self._all_parameters():
+            one_per_replica = replicas == 1 or parameter.shape[:1] == (replicas,)
+            if not parameter.is_contiguous() or not one_per_replica:
                 raise ValueError(
                     f"parameters must be contiguous [{replicas}, ...], not {list(parameter.shape)}"
                 )
-            source.suffix(str(parameter.dtype))
-        device = self.param_groups[0]["params"][0].device
-        real = real_of(self.param_groups[0]["params"][0].dtype)
+            type_suffix(parameter.dtype)  # refuses what no kernel stores
+        first = next(self._all_parameters())
+        device, real = first.device, compute_type(first.dtype)
         self._device, self._real = device, real
         self._steps = torch.zeros(replicas, dtype=torch.int64, device=device)
         self._norms = torch.zeros(replicas, dtype=real, device=device)
-        self._factors = torch.zeros(replicas, 9, dtype=real, device=device)
-        self._hyper = torch.zeros(replicas, len(HYPER), dtype=torch.float64, device=device)
-        self._hyper_there: bytes = b""
-        self._layout: list[_Tensors] = []
-        self._laid_out_for: tuple[Any, ...] = ()
+        self._factors = torch.zeros(replicas, FACTORS, dtype=real, device=device)
+        # In float64: float32's 1 − 0.999 is wrong in the fifth digit.
+        self._hyper = torch.zeros(
+            replicas, len(HYPER_PARAMETERS), dtype=torch.float64, device=device
+        )
+        self._uploaded_hyper = b""
+        self._tables: list[_Tables] = []
+        self._tables_key: tuple[Any, ...] = ()
         self._partial = torch.empty(0, dtype=real, device=device)
         self._captured: list[Any] = []
         """What captured steps read, on the host too; it must outlive a later layout."""
@@ -101,15 +124,11 @@ class AdamW(torch.optim.Optimizer):
         """
         return self._norms if self.replicas > 1 else self._norms[0]
 
-    def load(self) -> None:
+    def compile_kernels(self) -> None:
         """Compile what a step needs before the first one."""
-        kinds = {
-            source.suffix(str(p.dtype)) for group in self.param_groups for p in group["params"]
-        }
-        load(
-            self._device,
-            sorted(f"adamw_{kind}" for kind in {*kinds, source.suffix(str(self._real))}),
-        )
+        dtypes = {self._real, *(parameter.dtype for parameter in self._all_parameters())}
+        modules = sorted(f"adamw_{type_suffix(dtype)}" for dtype in dtypes)
+        backend_of(self._device).load_modules(modules)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -122,155 +141,184 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._lay_out()
-        if not self._layout:
+        self._update_tables()
+        if not self._tables:
             return loss
         self.refresh()
-        n_partial, real = self._partial.shape[1], source.suffix(str(self._real))
-        for one in self._layout:
-            self._set_table(one)
-            if self._capturing():
-                self._captured.append(
-                    (one.numels, one.scales, one.chunks, one.table, self._partial)
-                )
-            run(
-                self._device,
-                source.gradient_norm(one.kind, len(one.chunks), self.replicas),
-                grads=self._row(one, 1),
-                numels=one.numels,
-                chunks=one.chunks,
-                partial=self._partial,
-                partial_stride=n_partial,
-                partial_offset=one.offset,
-            )
-        run(
+        for tables in self._tables:
+            self._update_addresses(tables)
+            if self._is_capturing():
+                self._captured.append((tables.numels, tables.scales, tables.chunks))
+                self._captured.append((tables.address_table, self._partial))
+            self._launch_gradient_norm(tables)
+        # One launch between the two: the norm is over the parameters of all storage types.
+        run_kernel(
             self._device,
-            source.adamw_prepare(real, self.replicas),
+            plan_adamw_prepare(type_suffix(self._real), self.replicas),
             partial=self._partial,
-            n_partial=n_partial,
+            n_partial=self._partial.shape[1],
             hyper=self._hyper,
             step=self._steps,
             norm=self._norms,
             factors=self._factors,
         )
-        for one in self._layout:
-            run(
-                self._device,
-                source.adamw(one.kind, len(one.chunks), self.replicas),
-                params=self._row(one, 0),
-                grads=self._row(one, 1),
-                exp_avg=self._row(one, 2),
-                exp_avg_sq=self._row(one, 3),
-                numels=one.numels,
-                scales=one.scales,
-                chunks=one.chunks,
-                factors=self._factors,
-            )
+        for tables in self._tables:
+            self._launch_update(tables)
         return loss
 
-    @staticmethod
-    def _row(one: _Tensors, index: int) -> Tensor:
-        assert one.table is not None
-        return one.table[index]
+    def _launch_gradient_norm(self, tables: _Tables) -> None:
+        run_kernel(
+            self._device,
+            plan_gradient_norm(tables.storage, len(tables.chunks), self.replicas),
+            grads=tables.row(GRADIENTS),
+            numels=tables.numels,
+            chunks=tables.chunks,
+            partial=self._partial,
+            partial_stride=self._partial.shape[1],
+            partial_offset=tables.chunk_offset,
+        )
+
+    def _launch_update(self, tables: _Tables) -> None:
+        run_kernel(
+            self._device,
+            plan_adamw_update(tables.storage, len(tables.chunks), self.replicas),
+            params=tables.row(PARAMETERS),
+            grads=tables.row(GRADIENTS),
+            exp_avg=tables.row(FIRST_MOMENTS),
+            exp_avg_sq=tables.row(SECOND_MOMENTS),
+            numels=tables.numels,
+            scales=tables.scales,
+            chunks=tables.chunks,
+            factors=self._factors,
+        )
+
+    # ---- State -----------------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of this optimizer, or of torch's AdamW."""
         super().load_state_dict(state_dict)
-        self._laid_out_for, self._hyper_there = (), b""
+        self._tables_key, self._uploaded_hyper = (), b""
         for index, state in enumerate(self.state.values()):
             if index == 0:
                 self._steps.copy_(state["step"].reshape(-1).expand(self.replicas))
             state["step"] = self._step_of_state
-        # The base class has cast the moments to the type of their parameter.
-        saved = (key for group in state_dict["param_groups"] for key in group["params"])
-        for key, parameter in zip(
-            saved, (p for group in self.param_groups for p in group["params"]), strict=True
-        ):
+        # The base class has cast the moments to the type of their parameter: a bfloat16 parameter's
+        # would be rounded. They are taken from the saved state again.
+        keys = (key for group in state_dict["param_groups"] for key in group["params"])
+        for key, parameter in zip(keys, self._all_parameters(), strict=True):
+            saved = state_dict["state"].get(key, {})
             for name in MOMENTS:
-                if name in state_dict["state"].get(key, {}):
-                    moment = state_dict["state"][key][name]
-                    self.state[parameter][name] = moment.to(self._device, self._real).contiguous()
+                if name in saved:
+                    moment = saved[name].to(self._device, self._real)
+                    self.state[parameter][name] = moment.contiguous()
 
     @property
     def _step_of_state(self) -> Tensor:
-        """All parameters share one count; solo it has the shape that torch's optimizer gives it."""
+        """The count that all parameters share; solo it has the shape that torch's optimizer gives
+        it.
+        """
         return self._steps if self.replicas > 1 else self._steps[0]
 
-    def _lay_out(self) -> None:
-        """Tables of the parameters that have a gradient, made anew when it is others or their
-        shares of the rate.
+    def _all_parameters(self) -> Iterator[Tensor]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    # ---- Tables ----------------------------------------------------------------------------------
+
+    def _update_tables(self) -> None:
+        """Lay out the parameters that have a gradient; again only if these, or their shares of rate
+        and decay, have changed.
         """
+        _, decay_shares = self._common_decay()
         rows: list[tuple[Tensor, float, float]] = []
-        for group, decays in zip(self.param_groups, self._decays()[1], strict=True):
-            mine = [p for p in group["params"] if p.grad is not None and p.numel()]
-            rows += [(p, group.get("lr_scale", 1.0), decays) for p in mine]
-        wanted = tuple((id(p), *rest) for p, *rest in rows)
-        if wanted == self._laid_out_for:
+        for group, decay_share in zip(self.param_groups, decay_shares, strict=True):
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.numel():
+                    rows.append((parameter, group.get("lr_scale", 1.0), decay_share))
+        key = tuple((id(parameter), *shares) for parameter, *shares in rows)
+        if key == self._tables_key:
             return
-        self._not_in_capture(
+        self._refuse_in_capture(
             "which parameters have gradients, or their shares of rate and decay, changed"
         )
-        self._layout, offset = [], 0
-        for kind in sorted({source.suffix(str(p.dtype)) for p, *_ in rows}):
-            mine = [row for row in rows if source.suffix(str(row[0].dtype)) == kind]
-            numels = [p.numel() // self.replicas for p, *_ in mine]
-            chunks = source.chunks_of(numels)
-            self._layout.append(
-                _Tensors(
-                    kind,
-                    [p for p, *_ in mine],
-                    self._upload(numels, torch.int64),
-                    self._upload([rest for _, *rest in mine], self._real),
-                    self._upload(chunks, torch.int64),
-                    offset,
-                )
-            )
-            offset += len(chunks)
-        self._partial = torch.empty(self.replicas, offset, dtype=self._real, device=self._device)
-        self._laid_out_for = wanted
+        rows_of_type: dict[str, list[tuple[Tensor, float, float]]] = {}
+        for row in rows:
+            rows_of_type.setdefault(type_suffix(row[0].dtype), []).append(row)
+        self._tables = []
+        chunk_offset = 0
+        for storage in sorted(rows_of_type):
+            tables = self._make_tables(storage, rows_of_type[storage], chunk_offset)
+            self._tables.append(tables)
+            chunk_offset += len(tables.chunks)
+        size = (self.replicas, chunk_offset)
+        self._partial = torch.empty(size, dtype=self._real, device=self._device)
+        self._tables_key = key
 
-    def _set_table(self, one: _Tensors) -> None:
-        """Addresses of parameters, gradients and moments; copied to the device when one has
-        changed.
-        """
-        held: list[tuple[Tensor, ...]] = []
-        for parameter in one.parameters:
-            state = self.state[parameter]
-            if not state:
-                self._not_in_capture("a parameter has no state yet")
-                state["step"] = self._step_of_state
-                for name in MOMENTS:
-                    state[name] = torch.zeros(
-                        parameter.shape, dtype=self._real, device=self._device
-                    )
-            for name in MOMENTS:
-                moment = state[name]
-                fits = (
-                    moment.shape == parameter.shape
-                    and moment.dtype == self._real
-                    and moment.is_contiguous()
-                )
-                if not fits or moment.device != parameter.device:
-                    raise ValueError(
-                        f"{name} must be contiguous {list(parameter.shape)} of {self._real} on "
-                        f"{parameter.device}, "
-                        f"not {list(moment.shape)} of {moment.dtype} on {moment.device}"
-                    )
-            assert parameter.grad is not None
-            if not parameter.grad.is_contiguous():
-                parameter.grad = parameter.grad.contiguous()
-            if parameter.grad.dtype != parameter.dtype:
-                raise ValueError(
-                    f"a gradient of {parameter.grad.dtype} for a parameter of {parameter.dtype}"
-                )
-            held.append((parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]))
-        addresses = tuple(
-            tuple(tensor.data_ptr() for tensor in column) for column in zip(*held, strict=True)
+    def _make_tables(
+        self, storage: str, rows: list[tuple[Tensor, float, float]], chunk_offset: int
+    ) -> _Tables:
+        parameters = [parameter for parameter, *_ in rows]
+        numels = [parameter.numel() // self.replicas for parameter in parameters]
+        return _Tables(
+            storage,
+            parameters,
+            self._upload(numels, torch.int64),
+            self._upload([shares for _, *shares in rows], self._real),
+            self._upload(split_into_chunks(numels), torch.int64),
+            chunk_offset,
         )
-        if addresses != one.addresses:
-            one.table = self._upload(addresses, torch.int64)
-            # Only a replay fills a table of a capture.
-            one.addresses = () if self._capturing() else addresses
+
+    def _update_addresses(self, tables: _Tables) -> None:
+        """Copy the addresses of parameters, gradients and moments to the device, if one has
+        changed: `zero_grad` frees the gradients of the step before.
+        """
+        columns: list[tuple[int, ...]] = []
+        for parameter in tables.parameters:
+            moments = self._moments_of(parameter)
+            gradient = self._gradient_of(parameter)
+            tensors = (parameter, gradient, *moments)
+            columns.append(tuple(tensor.data_ptr() for tensor in tensors))
+        addresses = tuple(zip(*columns, strict=True))
+        if addresses != tables.addresses:
+            tables.address_table = self._upload(addresses, torch.int64)
+            # A capture only records the copy: the first replay fills the table, so a later step
+            # may not rely on it.
+            tables.addresses = () if self._is_capturing() else addresses
+
+    def _moments_of(self, parameter: Tensor) -> list[Tensor]:
+        """Return a parameter's moments, zeros before its first step.
+
+        Raises:
+            ValueError: the kernel would misread one of them.
+        """
+        state = self.state[parameter]
+        if not state:
+            self._refuse_in_capture("a parameter has no state yet")
+            state["step"] = self._step_of_state
+            for name in MOMENTS:
+                state[name] = torch.zeros(parameter.shape, dtype=self._real, device=self._device)
+        for name in MOMENTS:
+            moment = state[name]
+            alike = moment.shape == parameter.shape and moment.device == parameter.device
+            if not alike or moment.dtype != self._real or not moment.is_contiguous():
+                raise ValueError(
+                    f"{name} must be contiguous {list(parameter.shape)} of {self._real} on "
+                    f"{parameter.device}, "
+                    f"not {list(moment.shape)} of {moment.dtype} on {moment.device}"
+                )
+        return [state[name] for name in MOMENTS]
+
+    def _gradient_of(self, parameter: Tensor) -> Tensor:
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.dtype != parameter.dtype:
+            raise ValueError(f"a gradient of {gradient.dtype} for a parameter of {parameter.dtype}")
+        if not gradient.is_contiguous():
+            # The parameter keeps the copy, which must live until the launch has read it.
+            gradient = parameter.grad = gradient.contiguous()
+        return gradient
+
+    # ---- Rates -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Copy rates, decays, betas, eps and clip to the device if they changed.
@@ -282,52 +330,71 @@ class AdamW(torch.optim.Optimizer):
             ValueError: groups that one table cannot serve.
             RuntimeError: they changed, in a capture: a replay would set them back.
         """
-        first = self.param_groups[0]
-        common = [np.asarray(value, np.float64) for value in (*first["betas"], first["eps"])]
-        for group in self.param_groups:
-            if not all(map(np.array_equal, common, (*group["betas"], group["eps"]))):
-                raise ValueError("all groups must have the same betas and eps")
-        rates = [
-            np.asarray(group["lr"], np.float64) / group.get("lr_scale", 1.0)
+        beta1, beta2, eps = self._common_betas()
+        columns = (self._common_rate(), self._checked_decay(), beta1, beta2, eps, self.clip)
+        table = np.stack(
+            [np.broadcast_to(_float64(column), (self.replicas,)) for column in columns], axis=1
+        )
+        if table.tobytes() != self._uploaded_hyper:
+            self._refuse_in_capture("rates, decays, betas, eps or clip changed")
+            self._hyper.copy_(self._pin(torch.from_numpy(table)), non_blocking=True)
+            self._uploaded_hyper = table.tobytes()
+
+    def _common_rate(self) -> Any:
+        rates = [_float64(group["lr"]) / group.get("lr_scale", 1.0) for group in self.param_groups]
+        if not all(_nearly_equal(rate, rates[0]) for rate in rates):
+            raise ValueError("groups with rates of their own need an lr_scale")
+        return rates[0]
+
+    def _common_betas(self) -> list[Any]:
+        """Return both betas and eps."""
+        groups = [
+            [_float64(number) for number in (*group["betas"], group["eps"])]
             for group in self.param_groups
         ]
-        if any(not np.allclose(rate, rates[0], rtol=1e-12, atol=0) for rate in rates):
-            raise ValueError("groups with rates of their own need an lr_scale")
-        decay, shares = self._decays()
+        if not all(all(map(np.array_equal, groups[0], group)) for group in groups):
+            raise ValueError("all groups must have the same betas and eps")
+        return groups[0]
+
+    def _checked_decay(self) -> Any:
+        decay, shares = self._common_decay()
         for group, share in zip(self.param_groups, shares, strict=True):
-            if not np.allclose(
-                np.asarray(group["weight_decay"], np.float64), share * decay, rtol=1e-12, atol=0
-            ):
+            if not _nearly_equal(_float64(group["weight_decay"]), share * decay):
                 raise ValueError("weight decays per replica must be proportional between groups")
-        values = (rates[0], decay, *common, self.clip)
-        table = np.stack(
-            [np.broadcast_to(np.asarray(v, np.float64), (self.replicas,)) for v in values], axis=1
-        )
-        if table.tobytes() != self._hyper_there:
-            self._not_in_capture("rates, decays, betas, eps or clip changed")
-            self._hyper.copy_(self._pinned(torch.from_numpy(table)), non_blocking=True)
-            self._hyper_there = table.tobytes()
+        return decay
 
-    def _decays(self) -> tuple[Any, list[float]]:
-        """The largest group's decay, and every group's share of it."""
-        decays = [np.asarray(group["weight_decay"], np.float64) for group in self.param_groups]
+    def _common_decay(self) -> tuple[Any, list[float]]:
+        """Return the largest group's decay, and every group's share of it."""
+        decays = [_float64(group["weight_decay"]) for group in self.param_groups]
         decay = max(decays, key=np.max)
-        common = float(np.max(decay))
-        return decay, [float(np.max(one)) / common if common else 0.0 for one in decays]
+        largest = float(np.max(decay))
+        if largest == 0:
+            return decay, [0.0 for _ in decays]
+        return decay, [float(np.max(group_decay)) / largest for group_decay in decays]
 
-    def _capturing(self) -> bool:
+    # ---- Device ----------------------------------------------------------------------------------
+
+    def _is_capturing(self) -> bool:
         return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
-    def _not_in_capture(self, why: str) -> None:
-        if self._capturing():
-            raise RuntimeError(f"{why}: take a step before capturing one")
+    def _refuse_in_capture(self, reason: str) -> None:
+        if self._is_capturing():
+            raise RuntimeError(f"{reason}: take a step before capturing one")
 
     def _upload(self, values: Any, dtype: torch.dtype) -> Tensor:
-        return self._pinned(torch.tensor(values, dtype=dtype)).to(self._device, non_blocking=True)
+        return self._pin(torch.tensor(values, dtype=dtype)).to(self._device, non_blocking=True)
 
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        """A copy from pageable memory is waited for."""
+    def _pin(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in pinned memory: the host waits for copies from pageable memory."""
         pinned = tensor.pin_memory() if self._device.type == "cuda" else tensor
-        if self._capturing():
+        if self._is_capturing():
             self._captured.append(pinned)
         return pinned
+
+
+def _float64(numbers: PerReplica) -> Any:
+    return np.asarray(numbers, np.float64)
+
+
+def _nearly_equal(a: Any, b: Any) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-12, atol=0))

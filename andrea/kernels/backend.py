@@ -1,8 +1,7 @@
-"""Who runs a kernel: one backend for each device, the same launch for all of them.
+"""Backends: what runs a kernel on a device. Every op launches through the one of its device.
 
 The ops know nothing of CUDA: they name a kernel, a launch shape and arguments. `CudaBackend` gives
-    them to the driver;
-the tests' backend gives them to the same text compiled for the CPU.
+them to the driver; a test's backend gives them to the same text compiled for the CPU.
 """
 
 from collections.abc import Sequence
@@ -11,99 +10,97 @@ from typing import Any, Protocol
 import torch
 
 from andrea.errors import UserError
-from andrea.kernels import source
+from andrea.kernels.launch_plans import DeviceLimits, LaunchPlan, pack_arguments
 
 
 class Backend(Protocol):
     """Runs kernels of one device by name."""
 
     @property
-    def limits(self) -> source.Limits:
-        """What launch shapes depend on."""
+    def limits(self) -> DeviceLimits:
+        """The properties of the device that launch plans depend on."""
 
-    def launch(self, name: str, grid: int, block: int, shared: int, args: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: str, grid: int, block: int, shared_bytes: int, arguments: Sequence[Any]
+    ) -> None:
         """Run a kernel, on the device's current stream.
 
         Args:
-            name: as `andrea.kernels.source` spells it.
             grid: blocks, in x alone.
             block: threads of a block.
-            shared: bytes of dynamic shared memory.
-            args: as `source.pack` orders and types them: a tensor is the address of its first
-                element, None a null pointer.
+            shared_bytes: dynamic shared memory of a block.
+            arguments: as `pack_arguments` orders and types them: a tensor is the address of its
+                first element, None a null pointer.
         """
 
+    def load_modules(self, modules: Sequence[str]) -> None:
+        """Prepare modules for their first launch, where that takes time."""
 
-_installed: dict[str, Backend] = {}
+
+_backends: dict[str, Backend] = {}
 
 
-def install(device: str, backend: Backend | None) -> Backend | None:
-    """Let a backend serve a device (`cuda:1`) or all devices of a type (`cpu`) from now on, None:
-    nobody.
+def install_backend(device: str, backend: Backend | None) -> Backend | None:
+    """Let a backend serve a device (`cuda:1`) or all devices of a type (`cpu`) from now on; None
+    leaves them without one.
 
     Returns:
-        Who did before.
+        The backend that served them before.
     """
-    before = _installed.pop(device, None)
+    before = _backends.pop(device, None)
     if backend is not None:
-        _installed[device] = backend
+        _backends[device] = backend
     return before
 
 
-def serving(device: torch.device) -> Backend:
-    """The backend of a device; for a CUDA device it is made when first asked for.
+def backend_of(device: torch.device) -> Backend:
+    """Return the backend of a device; that of a CUDA device is made when it is first needed.
 
     Raises:
-        UserError: nobody runs kernels there; the message says what is missing.
+        UserError: kernels do not run there; the message says what is missing.
     """
-    found = _installed.get(str(device)) or _installed.get(device.type)
-    if found is not None:
-        return found
-    if (lacking := missing(device)) is not None:
+    backend = _backends.get(str(device)) or _backends.get(device.type)
+    if backend is not None:
+        return backend
+    if (lacking := missing_requirement(device)) is not None:
         raise UserError(f"{lacking}; set train.kernels=torch")
     from andrea.kernels.cuda import CudaBackend
 
-    device = torch.device(
-        "cuda", torch.cuda.current_device() if device.index is None else device.index
-    )
-    return _installed.setdefault(str(device), CudaBackend(device))
+    index = device.index
+    if index is None:
+        index = torch.cuda.current_device()
+    device = torch.device("cuda", index)
+    return _backends.setdefault(str(device), CudaBackend(device))
 
 
-def missing(device: torch.device) -> str | None:
-    """What keeps kernels from running on a device, in one line; None: nothing."""
-    if str(device) in _installed or device.type in _installed:
+def missing_requirement(device: torch.device) -> str | None:
+    """Return what keeps kernels from running on a device, in one line; None if nothing does."""
+    if str(device) in _backends or device.type in _backends:
         return None
     if device.type != "cuda":
         return f"the CUDA kernels do not run on device {device.type}"
     from andrea.kernels import cuda
 
-    return cuda.missing(device)
+    return cuda.missing_requirement(device)
 
 
-def limits(device: torch.device) -> source.Limits:
-    """What launch shapes depend on, of a device."""
-    return serving(device).limits
+def device_limits(device: torch.device) -> DeviceLimits:
+    """Return the properties of a device that launch plans depend on."""
+    return backend_of(device).limits
 
 
-def load(device: torch.device, modules: Sequence[str]) -> None:
-    """Compile and load modules before they are needed, where that takes time."""
-    loader = getattr(serving(device), "load", None)
-    if loader is not None:
-        loader(modules)
-
-
-def run(device: torch.device, plan: source.Launch, **values: Any) -> None:
-    """Run a planned kernel on a device; an empty grid runs nothing.
+def run_kernel(device: torch.device, plan: LaunchPlan, **values: Any) -> None:
+    """Run a planned kernel on a device.
 
     Args:
-        values: the kernel's arguments that the plan does not hold, by name; a pointer that is left
+        values: by name, the kernel's arguments that the plan does not hold; a pointer that is left
             out is null.
 
     Raises:
-        UserError: nobody runs kernels there.
+        UserError: kernels do not run there.
         ValueError: the arguments are not the kernel's.
     """
-    if plan.grid:
-        serving(device).launch(
-            plan.name, plan.grid, plan.block, plan.shared, source.pack(plan, values)
-        )
+    if plan.grid == 0:  # nothing to compute, and the driver refuses an empty grid
+        return
+    arguments = pack_arguments(plan, values)
+    backend_of(device).launch(plan.kernel, plan.grid, plan.block, plan.shared_bytes, arguments)

@@ -2,30 +2,36 @@
 careless kernels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from andrea.kernels import source
 from andrea.kernels.activation import activation, gated_activation
 from andrea.kernels.adamw import AdamW
 from andrea.kernels.cross_entropy import IGNORED, cross_entropy, head_loss
-from andrea.kernels.norm import add_norm, norm
+from andrea.kernels.launch_plans import OPTIMIZER_CHUNK
+from andrea.kernels.norm import NormKind, add_norm, norm
+from andrea.kernels.source import PLAIN_ACTIVATIONS
 
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-"""What one rounding costs at most, relative to the largest number of a tensor; float32 with the
-sums behind it.
+"""The most that one rounding costs, relative to the largest number of a tensor; for float32 with
+the sums behind it.
 """
 ALLOWED = 4
 """Roundings that an op may cost."""
 SIZES = ((1, 1), (3, 31), (5, 256), (4, 1023), (2, 1600), (7, 4099))
 MANY_ROWS = (70_001, 8)
-"""More than a grid's second axis has."""
+"""More rows than the second axis of a grid could have."""
 QUICK = ((3, 31), (5, 256))
+EPS = 1e-5
+HEAD_CLASSES = 64
+
+
+# ---- Ops in plain torch --------------------------------------------------------------------------
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -36,13 +42,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "identity": lambda x: x,
 }
-"""What each function is in plain torch."""
 
 
 def plain_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str, eps: float
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: NormKind, eps: float
 ) -> Tensor:
-    """Of each row, as torch computes it."""
+    """Return the norm of x [..., C] over its last axis, as torch computes it."""
     if kind == "ln":
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     return F.rms_norm(x, x.shape[-1:], weight, eps)
@@ -51,8 +56,11 @@ def plain_norm(
 def plain_loss(
     logits: Tensor, targets: Tensor, softcap: float | None = None, z_loss: float = 0.0
 ) -> Tensor:
-    """The model's rule: the loss never contains the z-term, its gradient does."""
-    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    """Return the losses [...] of logits [..., V]. They never contain the z-term, but their gradient
+    does.
+    """
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     flat = logits.reshape(-1, logits.shape[-1])
     loss: Tensor = F.cross_entropy(
         flat, targets.reshape(-1), ignore_index=IGNORED, reduction="none"
@@ -61,210 +69,269 @@ def plain_loss(
     return loss + (penalty - penalty.detach())
 
 
+# ---- Cases ---------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Row:
-    """One comparison."""
+class OpCase:
+    """An op and its counterpart in plain torch; both get `matrices` of [N, C], then `vectors` of
+    [C].
+    """
+
+    op: str
+    kernel: Callable[..., Sequence[Tensor]]
+    plain: Callable[..., Sequence[Tensor]]
+    matrices: int
+    vectors: int
+
+
+def op_cases() -> Iterator[OpCase]:
+    """Yield every op that a model can reach."""
+    yield from _norm_cases("ln")
+    yield from _norm_cases("rms")
+    for name, function in ACTIVATIONS.items():
+        yield from _activation_cases(name, function)
+    yield _loss_case("cross_entropy", None, 0.0)
+    yield _loss_case("cross_entropy cap and z", 3.0, 1e-2)
+    yield OpCase(
+        "head_loss",
+        lambda x: [head_loss(x, _head_weight(x), None, _targets(x))],
+        lambda x: [plain_loss(x @ _head_weight(x).T, _targets(x))],
+        matrices=1,
+        vectors=0,
+    )
+
+
+def _norm_cases(kind: NormKind) -> Iterator[OpCase]:
+    vectors = 2 if kind == "ln" else 1  # torch's RMSNorm has no bias
+
+    def kernel_norm(x: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
+        return [norm(x, w, b, kind, EPS)]
+
+    def torch_norm(x: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
+        return [plain_norm(x, w, b, kind, EPS)]
+
+    def kernel_add(
+        x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        return add_norm(x, delta, w, b, kind, EPS)
+
+    def kernel_add_float32(
+        x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        return add_norm(x.float(), delta, w, b, kind, EPS)
+
+    def torch_add(x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
+        return [x + delta, plain_norm(x + delta, w, b, kind, EPS)]
+
+    yield OpCase(f"norm {kind}", kernel_norm, torch_norm, 1, vectors)
+    yield OpCase(f"add_norm {kind}", kernel_add, torch_add, 2, vectors)
+    name = f"add_norm {kind} to a float32 stream"
+    yield OpCase(name, kernel_add_float32, torch_add, 2, vectors)
+
+
+def _activation_cases(name: str, function: Callable[[Tensor], Tensor]) -> Iterator[OpCase]:
+    if name in PLAIN_ACTIVATIONS:
+        yield OpCase(
+            f"activation {name}",
+            lambda a, b: [activation(a, b, name)],
+            lambda a, b: [function(a + b)],
+            matrices=1,
+            vectors=1,
+        )
+    yield OpCase(
+        f"gated {name}",
+        lambda g, u, b, c: [gated_activation(g, u, b, c, name)],
+        lambda g, u, b, c: [function(g + b) * (u + c)],
+        matrices=2,
+        vectors=2,
+    )
+
+
+def _loss_case(name: str, softcap: float | None, z_loss: float) -> OpCase:
+    return OpCase(
+        name,
+        lambda z: [cross_entropy(z, _targets(z), softcap=softcap, z_loss=z_loss)],
+        lambda z: [plain_loss(z, _targets(z), softcap, z_loss)],
+        matrices=1,
+        vectors=0,
+    )
+
+
+def _targets(x: Tensor) -> Tensor:
+    """Return a class for each row; every fifth is ignored."""
+    rows = torch.arange(x.shape[0], device=x.device)
+    classes = rows * 7 % min(x.shape[1], HEAD_CLASSES)
+    return torch.where(rows % 5 == 4, IGNORED, classes)
+
+
+def _head_weight(x: Tensor) -> Tensor:
+    """Return the weight [V, C] of a head, the same numbers in every type."""
+    columns = x.shape[1]
+    generator = torch.Generator().manual_seed(columns)
+    weight: Tensor = torch.randn(HEAD_CLASSES, columns, generator=generator) / columns**0.5
+    return weight.to(torch.bfloat16).to(x.dtype).to(x.device)  # every type holds a bfloat16
+
+
+def make_layouts(x: Tensor) -> dict[str, Tensor]:
+    """Return the numbers of x [N, C] in different layouts (the expanded one has the first row's
+    alone).
+    """
+    rows, columns = x.shape
+    padded = x.new_zeros(rows, columns + 3)
+    padded[:, 1 : columns + 1] = x
+    shifted = x.new_zeros(rows * columns + 1)
+    shifted[1:] = x.reshape(-1)
+    return {
+        "contiguous": x.clone(),
+        "strided": padded[:, 1 : columns + 1],
+        "transposed": x.t().contiguous().t(),
+        "misaligned": shifted[1:].view(rows, columns),
+        "expanded": x[:1].expand(rows, columns),
+    }
+
+
+# ---- Comparisons ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An op at one size, type and layout against float64."""
 
     op: str
     dtype: str
     layout: str
     shape: tuple[int, int]
     error: float
-    """The largest, in roundings of the storage type."""
+    """The largest of outputs and gradients, in roundings of the storage type."""
 
     @property
     def ok(self) -> bool:
-        """Whether it is a rounding error."""
-        return self.error <= ALLOWED  # a NaN is not
+        """True if the error is one of rounding; a NaN is not."""
+        return self.error <= ALLOWED
 
 
 @dataclass(frozen=True)
-class Case:
-    """An op, its plain counterpart and the tensors they get: `rows` [N, C] matrices, then `weights`
-    [C] vectors.
-    """
+class OpSummary:
+    """All comparisons of an op in one type, with the fields of `andrea kernels check --json`."""
 
     op: str
-    ours: Callable[..., Sequence[Tensor]]
-    plain: Callable[..., Sequence[Tensor]]
-    rows: int
-    weights: int
+    dtype: str
+    checks: int
+    failed: int
+    error: float
+    """The worst; `layout` and `shape` say where it was."""
+    layout: str
+    shape: tuple[int, int]
 
 
-def cases() -> Iterator[Case]:
-    """Every op that a model can reach."""
-    for kind in ("ln", "rms"):
-        bias = int(kind == "ln")
-        yield Case(
-            f"norm {kind}",
-            lambda x, w, b=None, kind=kind: [norm(x, w, b, kind, 1e-5)],
-            lambda x, w, b=None, kind=kind: [plain_norm(x, w, b, kind, 1e-5)],
-            1,
-            1 + bias,
-        )
-        yield Case(
-            f"add_norm {kind}",
-            lambda x, d, w, b=None, kind=kind: add_norm(x, d, w, b, kind, 1e-5),
-            lambda x, d, w, b=None, kind=kind: [x + d, plain_norm(x + d, w, b, kind, 1e-5)],
-            2,
-            1 + bias,
-        )
-        yield Case(
-            f"add_norm {kind} to a float32 stream",
-            lambda x, d, w, b=None, kind=kind: add_norm(x.float(), d, w, b, kind, 1e-5),
-            lambda x, d, w, b=None, kind=kind: [x + d, plain_norm(x + d, w, b, kind, 1e-5)],
-            2,
-            1 + bias,
-        )
-    for name, f in ACTIVATIONS.items():
-        if name in source.PLAIN:
-            yield Case(
-                f"activation {name}",
-                lambda a, b, n=name: [activation(a, b, n)],
-                lambda a, b, f=f: [f(a + b)],
-                1,
-                1,
-            )
-        yield Case(
-            f"gated {name}",
-            lambda g, u, b, c, n=name: [gated_activation(g, u, b, c, n)],
-            lambda g, u, b, c, f=f: [f(g + b) * (u + c)],
-            2,
-            2,
-        )
-    for label, options in (("", {}), (" cap and z", {"softcap": 3.0, "z_loss": 1e-2})):
-        yield Case(
-            f"cross_entropy{label}",
-            lambda z, o=options: [cross_entropy(z, _targets(z), **o)],
-            lambda z, o=options: [plain_loss(z, _targets(z), **o)],
-            1,
-            0,
-        )
-    yield Case(
-        "head_loss",
-        lambda x: [head_loss(x, _head(x), None, _targets(x))],
-        lambda x: [plain_loss(x @ _head(x).T, _targets(x))],
-        1,
-        0,
-    )
+def compare_ops(
+    device: torch.device, quick: bool = False, cases: Iterable[OpCase] | None = None
+) -> Iterator[Comparison]:
+    """Yield a comparison for each op, type, size and layout, and the optimizer's for each type.
 
-
-def _targets(x: Tensor) -> Tensor:
-    """A class for each row; every fifth is ignored."""
-    found = torch.arange(x.shape[0], device=x.device) * 7 % min(x.shape[1], 64)
-    return torch.where(torch.arange(x.shape[0], device=x.device) % 5 == 4, IGNORED, found)
-
-
-def _head(x: Tensor) -> Tensor:
-    """A head of 64 classes, the same numbers in every type."""
-    generator = torch.Generator().manual_seed(x.shape[1])
-    drawn: Tensor = torch.randn(64, x.shape[1], generator=generator) / x.shape[1] ** 0.5
-    return drawn.to(torch.bfloat16).to(x.dtype).to(x.device)  # numbers that every type holds
-
-
-def layouts(x: Tensor) -> dict[str, Tensor]:
-    """The same numbers [N, C], laid out differently."""
-    n, c = x.shape
-    padded, moved = x.new_zeros(n, c + 3), x.new_zeros(n * c + 1)
-    padded[:, 1 : c + 1] = x
-    moved[1:] = x.reshape(-1)
-    return {
-        "contiguous": x.clone(),
-        "strided": padded[:, 1 : c + 1],
-        "transposed": x.t().contiguous().t(),
-        "misaligned": moved[1:].view(n, c),
-        "expanded": x[:1].expand(n, c),
-    }
-
-
-def check(device: torch.device, quick: bool = False) -> Iterator[Row]:
-    """Compare outputs and gradients of every op, one row for each size, type and layout.
+    Args:
+        quick: two sizes instead of all.
+        cases: by default all.
 
     Raises:
         UserError: no kernels run on this device.
     """
-    for case in cases():
+    shapes = QUICK if quick else (*SIZES, MANY_ROWS)
+    for case in cases or op_cases():
         for dtype in ROUNDING:
-            for shape in QUICK if quick else (*SIZES, MANY_ROWS):
-                yield from _compare(case, device, dtype, shape)
-    yield from (_optimizer(device, dtype) for dtype in ROUNDING)
+            for shape in shapes:
+                yield from _compare_layouts(case, device, dtype, shape)
+    for dtype in ROUNDING:
+        yield _compare_optimizer(device, dtype)
 
 
-def _compare(
-    case: Case, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]
-) -> Iterator[Row]:
+def _compare_layouts(
+    case: OpCase, device: torch.device, dtype: torch.dtype, shape: tuple[int, int]
+) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(sum(shape))
-    drawn = [torch.randn(shape, generator=generator).to(device, dtype) for _ in range(case.rows)]
-    weights = [torch.randn(shape[1], generator=generator).to(device) for _ in range(case.weights)]
-    for layout in layouts(drawn[0]):
-        rows = [layouts(x)[layout] for x in drawn]
-        given = [x.detach().requires_grad_() for x in (*rows, *weights)]
-        exact = [x.detach().double().requires_grad_() for x in given]
-        ours, plain = _with_gradients(case.ours, given), _with_gradients(case.plain, exact)
-        # Each tensor is judged by the type that it is stored in, the sums over rows by that of what
-        # they sum.
-        errors = [_error(one, other, dtype) for one, other in zip(ours, plain, strict=True)]
-        yield Row(
-            case.op, str(dtype).removeprefix("torch."), layout, shape, max(errors, key=_nan_last)
-        )
+    matrices = [
+        make_layouts(torch.randn(shape, generator=generator).to(device, dtype))
+        for _ in range(case.matrices)
+    ]
+    vectors = [torch.randn(shape[1], generator=generator).to(device) for _ in range(case.vectors)]
+    for layout in matrices[0]:
+        tensors = [*(layouts[layout] for layouts in matrices), *vectors]
+        inputs = [x.detach().requires_grad_() for x in tensors]
+        exact_inputs = [x.detach().double().requires_grad_() for x in tensors]
+        # The sums over rows are judged by the type of what they sum, like everything else.
+        results = _with_gradients(case.kernel, inputs)
+        exact = _with_gradients(case.plain, exact_inputs)
+        error = _largest_error(results, exact, dtype)
+        yield Comparison(case.op, _type_name(dtype), layout, shape, error)
 
 
 def _with_gradients(op: Callable[..., Sequence[Tensor]], inputs: list[Tensor]) -> list[Tensor]:
+    """Return an op's outputs, and the gradients of its inputs for a weighted sum of the outputs."""
     outputs = list(op(*inputs))
     generator = torch.Generator().manual_seed(1)
-    # Of either sign in no order: sums over many rows neither cancel nor grow, so that they can be
-    # judged like the rest.
-    weigh = [torch.randn(y.shape, generator=generator).to(y.device) for y in outputs]
-    loss = sum((y * w.to(y.dtype)).sum() for y, w in zip(outputs, weigh, strict=True))
-    assert isinstance(loss, Tensor)
+    loss = outputs[0].new_zeros(())
+    for output in outputs:
+        # Of either sign in no order: sums over many rows neither cancel nor grow, so that they can
+        # be judged like the rest.
+        weights = torch.randn(output.shape, generator=generator).to(output.device)
+        loss = loss + (output * weights.to(output.dtype)).sum()
     return [*outputs, *torch.autograd.grad(loss, inputs)]
 
 
-def _error(ours: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
-    size = max(1.0, float(exact.detach().abs().max()))
-    return float((ours.detach().double() - exact.detach()).abs().max()) / size / ROUNDING[dtype]
-
-
-def _nan_last(error: float) -> float:
-    return float("inf") if error != error else error
-
-
-def _optimizer(device: torch.device, dtype: torch.dtype) -> Row:
-    """Five steps of AdamW with clipping against torch's, in float64."""
-    sizes = ((1,), (33, 7), (source.CHUNK + 5,))
+def _compare_optimizer(device: torch.device, dtype: torch.dtype) -> Comparison:
+    """Compare five steps of AdamW with clipping with torch's in float64."""
+    sizes = ((1,), (33, 7), (OPTIMIZER_CHUNK + 5,))
     generator = torch.Generator().manual_seed(0)
     start = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
-    ours = [nn.Parameter(p.to(device)) for p in start]
+    parameters = [nn.Parameter(p.to(device)) for p in start]
     exact = [nn.Parameter(p.double().to(device)) for p in start]
-    mine, theirs = AdamW(ours, lr=1e-2, clip=1.0), torch.optim.AdamW(exact, lr=1e-2)
+    kernel_optimizer = AdamW(parameters, lr=1e-2, clip=1.0)
+    torch_optimizer = torch.optim.AdamW(exact, lr=1e-2)
     for _ in range(5):
-        for p, q in zip(ours, exact, strict=True):
+        for p, q in zip(parameters, exact, strict=True):
             p.grad = torch.randn(p.shape, generator=generator).to(device, dtype)
             q.grad = p.grad.double()
         nn.utils.clip_grad_norm_(exact, 1.0)
-        mine.step()
-        theirs.step()
-    errors = [_error(p, q, dtype) for p, q in zip(ours, exact, strict=True)]
-    name = str(dtype).removeprefix("torch.")
-    return Row(
-        "adamw", name, "contiguous", (len(sizes), source.CHUNK + 5), max(errors, key=_nan_last)
+        kernel_optimizer.step()
+        torch_optimizer.step()
+    error = _largest_error(parameters, exact, dtype)
+    return Comparison(
+        "adamw", _type_name(dtype), "contiguous", (len(sizes), OPTIMIZER_CHUNK + 5), error
     )
 
 
-def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """By op and type: comparisons, the worst error and where it was."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.op, row.dtype), []).append(row)
-    return [
-        {
-            "op": op,
-            "dtype": dtype,
-            "checks": len(group),
-            "failed": sum(not row.ok for row in group),
-            "error": (worst := max(group, key=lambda row: _nan_last(row.error))).error,
-            "layout": worst.layout,
-            "shape": list(worst.shape),
-        }
-        for (op, dtype), group in groups.items()
-    ]
+def _largest_error(results: Sequence[Tensor], exact: Sequence[Tensor], dtype: torch.dtype) -> float:
+    """Return the largest error in roundings of a type, relative to the largest number of a tensor
+    (at least 1).
+    """
+    errors = []
+    for result, reference in zip(results, exact, strict=True):
+        size = max(1.0, float(reference.detach().abs().max()))
+        difference = (result.detach().double() - reference.detach()).abs().max()
+        errors.append(float(difference) / size / ROUNDING[dtype])
+    return max(errors, key=_severity)
+
+
+def _severity(error: float) -> float:
+    """Return a number that orders errors: a NaN is worse than any, but compares with none."""
+    return math.inf if math.isnan(error) else error
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def summarize(comparisons: Sequence[Comparison]) -> list[OpSummary]:
+    """Return a summary for each op and type, in the order of the comparisons."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        groups.setdefault((comparison.op, comparison.dtype), []).append(comparison)
+    summaries = []
+    for (op, dtype), group in groups.items():
+        worst = max(group, key=lambda comparison: _severity(comparison.error))
+        failed = sum(not comparison.ok for comparison in group)
+        summaries.append(
+            OpSummary(op, dtype, len(group), failed, worst.error, worst.layout, worst.shape)
+        )
+    return summaries

@@ -1,9 +1,9 @@
-"""Who computes the memory-bound parts of a run: `auto` becomes `cuda` or `torch`, once, when a
+"""The choice between plain torch and the kernels: `auto` becomes `torch` or `cuda`, once, when a
 study is frozen.
 
 On a CPU it is torch, and nothing is measured. On a GPU one measurement for each device and class of
-shapes decides, and is remembered on this machine; a study writes down what came of it and never
-asks again.
+shapes decides, and is remembered on this machine. A study writes down the choice, and a resume
+never measures again.
 """
 
 import hashlib
@@ -15,40 +15,81 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from andrea.errors import UserError, reason, warn
 from andrea.kernels import backend, nvrtc, source
+from andrea.kernels.adamw import AdamW
+from andrea.kernels.apply import install_kernels
 from andrea.model.config import ModelConfig
+from andrea.model.gpt import build_model
 
-LAYERS = 2
+MEASURED_BLOCKS = 2
 """Blocks of the model that is measured: they are alike, and loss and optimizer are in it once."""
-STEPS = 7
-FASTER = 0.98
-"""Kernels are chosen when they take at most this share of torch's time; on a tie the plain route
-stays.
+WARMUP_STEPS = 3
+MEASURED_STEPS = 7
+LARGEST_SHARE = 0.98
+"""Kernels are chosen when they take at most this share of torch's time; on a tie plain torch stays.
 """
 
-Measure = Callable[[], dict[str, float]]
+Route = Literal["torch", "cuda"]
 
 
-def choose(asked: str, cfg: ModelConfig, train: dict[str, Any]) -> str:
-    """`torch` or `cuda` for a run.
+class TrainRoute(NamedTuple):
+    """The resolved training settings that a measurement depends on."""
+
+    device: str
+    dtype: str
+    compile: str
+    micro_batch: int
+
+
+class ShapeClass(NamedTuple):
+    """Everything that decides how fast the routes are: one measurement holds for a class. The
+    fields are the keys of the remembered choice.
+    """
+
+    device: str
+    torch: str
+    kernels: int
+    text: str
+    """Digest of the text of all modules."""
+    dtype: str
+    compile: str
+    rows: int
+    d_model: int
+    mlp_dim: int
+    vocab_size: int
+    norm: str
+    norm_placement: str
+    activation: str
+    residual: str
+    dropout: bool
+
+
+class StepTimes(NamedTuple):
+    """Milliseconds of a training step by each route."""
+
+    torch: float
+    cuda: float
+
+
+def choose_kernels(setting: str, model: ModelConfig, train: TrainRoute) -> Route:
+    """Return the route of a run.
 
     Args:
-        asked: `auto`, `torch` or `cuda`.
-        cfg: with its vocabulary.
-        train: resolved `device`, `dtype`, `compile`, `micro_batch`.
+        setting: `auto`, `torch` or `cuda`.
+        model: with its vocabulary.
 
     Raises:
         UserError: `cuda` is asked for where kernels do not run.
     """
-    if asked == "torch" or (asked == "auto" and train["device"] != "cuda"):
+    if setting == "torch" or (setting == "auto" and train.device != "cuda"):
         return "torch"
-    lacking = backend.missing(torch.device(train["device"]))
-    if asked == "cuda":
+    lacking = backend.missing_requirement(torch.device(train.device))
+    if setting == "cuda":
         if lacking is not None:
             raise UserError(f"train.kernels cuda: {lacking}; or set train.kernels=torch")
         return "cuda"
@@ -56,132 +97,147 @@ def choose(asked: str, cfg: ModelConfig, train: dict[str, Any]) -> str:
         warn(f"{lacking}; without them plain torch does the work")
         return "torch"
     try:
-        return remembered(shape_class(cfg, train), lambda: measure(cfg, train))
-    except (
-        RuntimeError,
-        UserError,
-    ) as error:  # a driver or compiler that does not go together with the device
+        return remembered_choice(shape_class(model, train), lambda: measure_steps(model, train))
+    # A driver or compiler that does not go together with the device.
+    except (RuntimeError, UserError) as error:
         warn(
             f"the CUDA kernels cannot be measured here ({reason(error)}); plain torch does the work"
         )
         return "torch"
 
 
-def shape_class(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, Any]:
-    """What one measurement holds for: the device and its software, the route, and the shapes that
-    kernels see.
+def shape_class(model: ModelConfig, train: TrainRoute) -> ShapeClass:
+    """Return the class of a run: device and software, the settings of the route, and the shapes
+    that kernels see.
     """
-    device = torch.device(train["device"])
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "torch": torch.__version__,
-        "kernels": source.NUMERICS,
-        "text": hashlib.sha256("".join(map(source.text, source.modules())).encode()).hexdigest(),
-        **{name: train[name] for name in ("dtype", "compile")},
-        "rows": _near(train["micro_batch"] * cfg.context),
-        "d_model": cfg.d_model,
-        "mlp_dim": cfg.mlp_dim,
-        "vocab_size": _near(cfg.vocab_size or 1),
-        **{
-            name: getattr(cfg, name)
-            for name in ("norm", "norm_placement", "activation", "residual")
-        },
-        "dropout": cfg.dropouts.residual > 0,
-    }
+    device = torch.device(train.device)
+    texts = "".join(map(source.module_text, source.module_names()))
+    return ShapeClass(
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        torch=torch.__version__,
+        kernels=source.NUMERICS,
+        text=hashlib.sha256(texts.encode()).hexdigest(),
+        dtype=train.dtype,
+        compile=train.compile,
+        rows=_next_power_of_two(train.micro_batch * model.context),
+        d_model=model.d_model,
+        mlp_dim=model.mlp_dim,
+        vocab_size=_next_power_of_two(model.vocab_size or 1),
+        norm=model.norm,
+        norm_placement=model.norm_placement,
+        activation=model.activation,
+        residual=model.residual,
+        dropout=model.dropouts.residual > 0,
+    )
 
 
-def _near(number: int) -> int:
-    """The next power of two: sizes that are nearly the same are one class."""
+def _next_power_of_two(number: int) -> int:
+    """Round up, so that sizes that are nearly the same are one class."""
     return 1 << (number - 1).bit_length()
 
 
-def remembered(key: dict[str, Any], measured: Measure) -> str:
-    """What was chosen for a class before, else what a measurement says; several processes may ask
-    at once.
+# ---- Remembered choices --------------------------------------------------------------------------
+
+
+def remembered_choice(shapes: ShapeClass, measure: Callable[[], StepTimes]) -> Route:
+    """Return what was chosen for a class before, else what a measurement says. Several processes
+    may do so at once.
     """
+    key = shapes._asdict()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
     path = nvrtc.cache_folder() / "choices" / f"{digest}.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["class"] == key and found["chosen"] in ("torch", "cuda"):
-            return str(found["chosen"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # nobody asked yet, or the file is damaged
-    times = measured()
-    chosen = "cuda" if times["cuda"] <= FASTER * times["torch"] else "torch"
-    _write(path, {"class": key, "milliseconds": times, "chosen": chosen})
+    if (chosen := _read_choice(path, key)) is not None:
+        return chosen
+    times = measure()
+    chosen = "cuda" if times.cuda <= LARGEST_SHARE * times.torch else "torch"
+    _write_choice(path, {"class": key, "milliseconds": times._asdict(), "chosen": chosen})
     return chosen
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
+def _read_choice(path: Path, key: dict[str, Any]) -> Route | None:
+    try:
+        choice = json.loads(path.read_text(encoding="utf-8"))
+        # The name of a file is a digest, cut short: the class itself is compared too.
+        if choice["class"] == key and choice["chosen"] in ("torch", "cuda"):
+            return "cuda" if choice["chosen"] == "cuda" else "torch"
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not measured yet, or the file is damaged
+    return None
+
+
+def _write_choice(path: Path, choice: dict[str, Any]) -> None:
+    """Write a file that appears whole, since other processes may read it at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=2)
-    Path(name).replace(path)
+        json.dump(choice, file, indent=2)
+    Path(temporary).replace(path)
 
 
-def measure(cfg: ModelConfig, train: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of a training step of a shallow model by torch and by kernels, taken in turns."""
-    device = torch.device(train["device"])
-    with torch.random.fork_rng(
-        devices=[torch.cuda.current_device()] if device.type == "cuda" else []
-    ):
-        return _measured(cfg, train, device)
+# ---- Measurement ---------------------------------------------------------------------------------
 
 
-def _measured(cfg: ModelConfig, train: dict[str, Any], device: torch.device) -> dict[str, float]:
-    steps = {kernels: _step(cfg, train, kernels, device) for kernels in ("torch", "cuda")}
-    for step in steps.values():
-        for _ in range(3):
-            step()
-    taken: dict[str, list[float]] = {kernels: [] for kernels in steps}
-    for _ in range(STEPS):
-        for kernels, step in steps.items():
-            _wait(device)
-            begin = time.perf_counter()
-            step()
-            _wait(device)
-            taken[kernels].append((time.perf_counter() - begin) * 1e3)
-    return {kernels: statistics.median(times) for kernels, times in taken.items()}
+def measure_steps(model: ModelConfig, train: TrainRoute) -> StepTimes:
+    """Return the median time of a training step of a shallow model by each route. The routes take
+    turns, so that a clock that changes changes both alike.
+    """
+    device = torch.device(train.device)
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):  # dropout must not move the run's own stream
+        steps = {
+            "torch": _training_step(model, train, "torch"),
+            "cuda": _training_step(model, train, "cuda"),
+        }
+        for step in steps.values():
+            for _ in range(WARMUP_STEPS):
+                step()
+        times: dict[str, list[float]] = {route: [] for route in steps}
+        for _ in range(MEASURED_STEPS):
+            for route, step in steps.items():
+                times[route].append(_time_step(step, device))
+    return StepTimes(statistics.median(times["torch"]), statistics.median(times["cuda"]))
 
 
-def _wait(device: torch.device) -> None:
+def _time_step(step: Callable[[], None], device: torch.device) -> float:
+    """Return the milliseconds of a step by the wall clock: the host's share of it counts too."""
+    _synchronize(device)
+    begin = time.perf_counter()
+    step()
+    _synchronize(device)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _step(
-    cfg: ModelConfig, train: dict[str, Any], kernels: str, device: torch.device
-) -> Callable[[], None]:
-    """A step as the training makes it: forward and backward of a micro-batch, clipping, AdamW."""
-    from andrea.kernels.adamw import AdamW
-    from andrea.kernels.apply import use
-    from andrea.model.gpt import build_model
-
-    shallow = cfg.model_copy(update={"n_layer": min(cfg.n_layer, LAYERS)})
+def _training_step(config: ModelConfig, train: TrainRoute, route: Route) -> Callable[[], None]:
+    """Return a step as the training makes it: forward and backward of a micro-batch, clipping,
+    AdamW.
+    """
+    device = torch.device(train.device)
+    shallow = config.model_copy(update={"n_layer": min(config.n_layer, MEASURED_BLOCKS)})
     model = build_model(shallow).to(device).train()
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer: torch.optim.Optimizer
-    if kernels == "cuda":
-        use(model)
+    if route == "cuda":
+        install_kernels(model)
         optimizer = AdamW(parameters, clip=1.0)
     else:
         optimizer = torch.optim.AdamW(parameters, fused=True)
-    forward: Any = torch.compile(model) if train["compile"] == "on" else model
-    half = train["dtype"] == "bfloat16"
-    drawn = torch.Generator().manual_seed(
-        0
-    )  # rows of the table are read, and added to, as in a text: not one alone
-    tokens = torch.randint(
-        cfg.vocab_size or 1, (train["micro_batch"], cfg.context), generator=drawn
-    ).to(device)
+    forward: Any = torch.compile(model) if train.compile == "on" else model
+    half_precision = train.dtype == "bfloat16"
+    # Drawn tokens, since they spread over the rows of the embedding as those of a text do.
+    generator = torch.Generator().manual_seed(0)
+    shape = (train.micro_batch, config.context)
+    tokens = torch.randint(config.vocab_size or 1, shape, generator=generator).to(device)
 
     def step() -> None:
-        with torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext():
+        with torch.autocast(device.type, dtype=torch.bfloat16) if half_precision else nullcontext():
             loss = forward(tokens, tokens).sum() / tokens.numel()
         loss.backward()
-        if kernels == "torch":
+        if route == "torch":  # the kernels' step clips itself
             torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,340 +1,384 @@
-"""Cross-entropy as ops: of given logits, and of the head's product, whose logits nobody else ever
-sees.
+"""Cross-entropy as ops: of given logits, and of the head's product, whose logits nobody else sees.
 
 The gradient of the logits is computed together with the loss, in one read and one write of them.
-`head_loss` makes the logits itself and lets the gradient take their place; it saves the memory and
-needs no pass over them in the backward: the gradient from above is a number for each row, and
-belongs as well to the rows of the small factors of the two products. `cross_entropy` leaves its
-logits alone: a tensor that someone else may have saved is never written to.
+`cross_entropy` writes it beside the logits: a tensor that someone else may have saved is never
+overwritten. `head_loss` makes the logits itself and lets the gradient take their place, which saves
+the largest tensor of a training step. Its backward needs no pass over them either: what each row's
+loss weighs is multiplied into the rows of the small factors of the two products.
 
-Shapes: N rows (any leading axes), C columns of x, V columns of the logits (the vocabulary); R
-    replicas.
+Shapes: N rows (any leading axes), C columns of x, V columns of the logits (the vocabulary), R
+replicas.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from andrea.kernels import source
-from andrea.kernels.backend import limits, run
+from andrea.kernels.backend import device_limits, run_kernel
+from andrea.kernels.launch_plans import plan_cross_entropy, plan_cross_entropy_scale
 from andrea.kernels.library import (
-    define,
-    differentiate,
-    real_of,
-    row_stride,
-    rows_of,
-    stacked,
-    stacked_weights,
+    as_rows,
+    compute_type,
+    define_op,
+    needed_gradients,
+    new_result,
+    null_if_empty,
+    replica_axis,
+    row_argument,
+    stack_replicas,
+    stack_weights,
 )
+from andrea.kernels.source import type_suffix
 
-Optional = Tensor | None
 IGNORED = -100
-"""A target that costs nothing."""
+"""A target whose loss and gradient are 0."""
 
 
-def _fill(
+class LossRule(NamedTuple):
+    """What the loss of a row is, besides its logits and target."""
+
+    ignored: int = IGNORED
+    softcap: float = 0.0
+    """0: no cap."""
+    z_loss: float = 0.0
+
+
+class LossInputs(NamedTuple):
+    """Arguments of the op `cross_entropy`."""
+
+    logits: Tensor
+    targets: Tensor
+    upstream: Tensor | None
+    """What each row's loss is expected to weigh."""
+    ignored: int
+    softcap: float
+    z_loss: float
+    with_grad: bool
+
+    @property
+    def rule(self) -> LossRule:
+        return LossRule(self.ignored, self.softcap, self.z_loss)
+
+
+class HeadInputs(NamedTuple):
+    """Arguments of the op `head_loss`."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    targets: Tensor
+    ignored: int
+    softcap: float
+    z_loss: float
+    with_grad: bool
+
+    @property
+    def rule(self) -> LossRule:
+        return LossRule(self.ignored, self.softcap, self.z_loss)
+
+
+class ScaleInputs(NamedTuple):
+    """Arguments of the op `cross_entropy_backward`."""
+
+    grad: Tensor
+    """For losses that weigh `upstream`."""
+    dloss: Tensor
+    """What the losses do weigh."""
+    upstream: Tensor | None
+
+
+def _row_weights(name: str, weights: Tensor | None) -> dict[str, Any]:
+    """Return a kernel's arguments for weights of rows: one for each, or one for all (stride 0)."""
+    stride = f"{name}_stride"
+    if weights is None:
+        return {name: None, stride: 0}
+    return {name: weights.reshape(-1).contiguous(), stride: int(weights.numel() != 1)}
+
+
+def fill_losses(
     logits: Tensor,
-    grad: Optional,
     targets: Tensor,
-    upstream: Optional,
+    rule: LossRule,
+    *,
     loss: Tensor,
-    ignored: int,
-    softcap: float,
-    z_loss: float,
+    grad: Tensor | None,
+    upstream: Tensor | None = None,
 ) -> None:
-    """Losses of the rows of logits [N, V], and their gradient: into the logits themselves where
-    they are `grad`.
+    """Compute the losses of logits [N, V] into `loss` [N], and their gradient into `grad` [N, V],
+    which may be the logits themselves.
     """
     rows, columns = logits.shape
-    plan = source.cross_entropy(
-        source.suffix(str(logits.dtype)), rows, columns, limits(logits.device)
-    )
-    run(
+    limits = device_limits(logits.device)
+    run_kernel(
         logits.device,
-        plan,
-        logits=logits,
-        logits_stride=row_stride(logits),
+        plan_cross_entropy(type_suffix(logits.dtype), rows, columns, limits),
+        **row_argument("logits", logits),
         grad=grad,
         grad_stride=columns,
         targets=targets.reshape(-1).contiguous(),
         target_stride=1,
         target_replica_stride=0,
-        upstream=None if upstream is None else upstream.reshape(-1).contiguous(),
-        upstream_stride=0 if upstream is None or upstream.numel() == 1 else 1,
+        **_row_weights("upstream", upstream),
         loss=loss,
         rows=rows,
         columns=columns,
+        # Replicas are folded into the rows, and so are their targets.
         rows_per_replica=rows,
-        ignore_index=ignored,
-        softcap=softcap,
-        z_loss=z_loss,
+        ignore_index=rule.ignored,
+        softcap=rule.softcap,
+        z_loss=rule.z_loss,
     )
 
 
-def _require(logits: Tensor, targets: Tensor, upstream: Optional) -> None:
+# ---- Given logits --------------------------------------------------------------------------------
+
+
+def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> None:
     if targets.dtype != torch.int64 or targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"targets {targets.dtype} {list(targets.shape)} for logits {list(logits.shape)}"
         )
-    fits = upstream is None or upstream.numel() == 1 or upstream.shape == targets.shape
-    if not fits or (upstream is not None and upstream.dtype != real_of(logits.dtype)):
-        raise ValueError(
-            f"upstream must be one number, or one for each target, as {real_of(logits.dtype)}"
-        )
+    if upstream is None:
+        return
+    real = compute_type(logits.dtype)
+    one_or_each = upstream.numel() == 1 or upstream.shape == targets.shape
+    if not one_or_each or upstream.dtype != real:
+        raise ValueError(f"upstream must be one number, or one for each target, as {real}")
 
 
-def _loss(
-    logits: Tensor,
-    targets: Tensor,
-    upstream: Optional,
-    ignored: int,
-    softcap: float,
-    z_loss: float,
-    with_grad: bool,
-) -> tuple[Tensor, Tensor]:
-    _require(logits, targets, upstream)
-    loss, grad = _loss_fake(logits, targets, upstream, ignored, softcap, z_loss, with_grad)
+def _empty_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """Return loss [...] and gradient [..., V], which is empty where none is asked for."""
+    logits = inputs.logits
+    loss = new_result(logits, inputs.targets.shape, compute_type(logits.dtype))
+    return loss, new_result(logits, logits.shape, needed=inputs.with_grad)
+
+
+def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    logits, targets, upstream = inputs.logits, inputs.targets, inputs.upstream
+    _require_fit(logits, targets, upstream)
+    loss, grad = _empty_loss(inputs)
     if logits.numel():
-        _fill(
-            rows_of(logits),
-            grad if with_grad else None,
-            targets,
-            upstream,
-            loss,
-            ignored,
-            softcap,
-            z_loss,
-        )
+        rows, grad_rows = as_rows(logits), null_if_empty(grad)
+        fill_losses(rows, targets, inputs.rule, loss=loss, grad=grad_rows, upstream=upstream)
     return loss, grad
 
 
-def _loss_fake(
-    logits: Tensor,
-    targets: Tensor,
-    upstream: Optional,
-    ignored: int,
-    softcap: float,
-    z_loss: float,
-    with_grad: bool,
-) -> tuple[Tensor, Tensor]:
-    loss = logits.new_empty(targets.shape, dtype=real_of(logits.dtype))
-    return loss, logits.new_empty(logits.shape if with_grad else (0,))
+def _loss_vmap(replicas: int, axes: Any, inputs: LossInputs) -> Any:
+    targets = stack_replicas(inputs.targets, axes.targets, replicas)
+    stacked = inputs._replace(
+        logits=stack_replicas(inputs.logits, axes.logits, replicas),
+        targets=targets,
+        upstream=_stack_upstream(inputs.upstream, axes.upstream, replicas, targets.shape),
+    )
+    outputs = torch.ops.andrea.cross_entropy(*stacked)
+    return outputs, (0, replica_axis(inputs.with_grad))
 
 
-def _loss_vmap(
-    info: Any, axes: Any, logits: Tensor, targets: Tensor, upstream: Optional, *rest: Any
-) -> Any:
-    size = info.batch_size
-    logits, targets = stacked(logits, axes[0], size), stacked(targets, axes[1], size)
-    upstream = _each_row(upstream, axes[2], size, targets.shape)
-    found = torch.ops.andrea.cross_entropy(logits, targets, upstream, *rest)
-    return found, (0, 0 if rest[-1] else None)
-
-
-def _each_row(upstream: Optional, axis: int | None, size: int, rows: torch.Size) -> Optional:
-    """What was said of each replica's losses, for all rows [R, ...]; one number for all may stay
-    one.
-    """
+def _stack_upstream(
+    upstream: Tensor | None, axis: int | None, replicas: int, rows: torch.Size
+) -> Tensor | None:
+    """Return the weights of all rows [R, ...]; one number for all replicas stays one."""
     if upstream is None or (axis is None and upstream.numel() == 1):
         return upstream
-    own = stacked(upstream, axis, size)
-    if own.numel() == size:
-        own = own.reshape(size, *[1] * (len(rows) - 1))
-    return own.expand(rows)
+    stacked = stack_replicas(upstream, axis, replicas)
+    if stacked.numel() == replicas:  # one number for each replica
+        stacked = stacked.reshape(replicas, *[1] * (len(rows) - 1))
+    return stacked.expand(rows)
 
 
-def _scale(grad: Tensor, dloss: Tensor, upstream: Optional) -> Tensor:
-    """The gradient of logits for losses that weigh `dloss` rather than `upstream`."""
-    out = grad.new_empty(grad.shape)
+def _empty_scaled(inputs: ScaleInputs) -> Tensor:
+    return inputs.grad.new_empty(inputs.grad.shape)
+
+
+def _run_scale(inputs: ScaleInputs) -> Tensor:
+    """Return the gradient of logits for losses that weigh `dloss` rather than `upstream`."""
+    grad = inputs.grad
+    out = _empty_scaled(inputs)
     if grad.numel():
-        rows = rows_of(grad)
-        weight = dloss.reshape(-1).contiguous()
-        run(
+        columns = grad.shape[-1]
+        rows = grad.numel() // columns
+        run_kernel(
             grad.device,
-            source.cross_entropy_scale(source.suffix(str(grad.dtype)), *rows.shape),
-            src=rows,
-            src_stride=row_stride(rows),
+            plan_cross_entropy_scale(type_suffix(grad.dtype), rows, columns),
+            **row_argument("src", grad),
             dst=out,
-            dst_stride=grad.shape[-1],
-            dloss=weight,
-            dloss_stride=0 if weight.numel() == 1 else 1,
-            upstream=None if upstream is None else upstream.reshape(-1).contiguous(),
-            upstream_stride=0 if upstream is None or upstream.numel() == 1 else 1,
-            rows=rows.shape[0],
-            columns=rows.shape[1],
+            dst_stride=columns,
+            **_row_weights("dloss", inputs.dloss),
+            **_row_weights("upstream", inputs.upstream),
+            rows=rows,
+            columns=columns,
         )
     return out
 
 
-def _scale_fake(grad: Tensor, dloss: Tensor, upstream: Optional) -> Tensor:
-    return grad.new_empty(grad.shape)
-
-
-def _scale_vmap(info: Any, axes: Any, grad: Tensor, dloss: Tensor, upstream: Optional) -> Any:
-    size = info.batch_size
-    grad, dloss = stacked(grad, axes[0], size), stacked(dloss, axes[1], size)
-    upstream = _each_row(upstream, axes[2], size, dloss.shape)
+def _scale_vmap(replicas: int, axes: Any, inputs: ScaleInputs) -> Any:
+    grad = stack_replicas(inputs.grad, axes.grad, replicas)
+    dloss = stack_replicas(inputs.dloss, axes.dloss, replicas)
+    upstream = _stack_upstream(inputs.upstream, axes.upstream, replicas, dloss.shape)
     return torch.ops.andrea.cross_entropy_backward(grad, dloss, upstream), 0
 
 
-def _head(
-    x: Tensor,
-    weight: Tensor,
-    bias: Optional,
-    targets: Tensor,
-    ignored: int,
-    softcap: float,
-    z_loss: float,
-    with_grad: bool,
-) -> tuple[Tensor, Tensor]:
-    loss, grad = _head_fake(x, weight, bias, targets, ignored, softcap, z_loss, with_grad)
-    if x.shape[:-1] != targets.shape or targets.dtype != torch.int64:
-        raise ValueError(f"targets {targets.dtype} {list(targets.shape)} for rows {list(x.shape)}")
-    if targets.numel():
-        with torch.autocast(x.device.type, enabled=False):  # the types are chosen outside
-            logits = _logits(x, weight, bias)
-        rows = logits.view(-1, logits.shape[-1])
-        _fill(rows, rows if with_grad else None, targets, None, loss, ignored, softcap, z_loss)
-        grad = logits.view(grad.shape) if with_grad else grad
-    return loss, grad
+# ---- The head's product --------------------------------------------------------------------------
 
 
-def _logits(x: Tensor, weight: Tensor, bias: Optional) -> Tensor:
-    """The head's product; replicas' weights [R, V, C] each with its share of the rows."""
+def _head_logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x · weightᵀ + bias; replicas' weights [R, V, C] each with its share of the rows."""
     if weight.dim() == 2:
         return F.linear(x, weight, bias).contiguous()
-    lead = weight.shape[:-2]
-    logits = x.reshape(math.prod(lead), -1, x.shape[-1]) @ weight.reshape(-1, *weight.shape[-2:]).mT
-    return logits if bias is None else logits + bias.reshape(-1, 1, bias.shape[-1])
+    replicas = math.prod(weight.shape[:-2])
+    rows = x.reshape(replicas, -1, x.shape[-1])
+    logits = rows @ weight.reshape(replicas, *weight.shape[-2:]).mT
+    if bias is None:
+        return logits
+    return logits + bias.reshape(-1, 1, bias.shape[-1])
 
 
-def _head_fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Optional,
-    targets: Tensor,
-    ignored: int,
-    softcap: float,
-    z_loss: float,
-    with_grad: bool,
-) -> tuple[Tensor, Tensor]:
-    shape = (*targets.shape, weight.shape[-2]) if with_grad else (0,)
-    return x.new_empty(targets.shape, dtype=real_of(x.dtype)), x.new_empty(shape)
+def _empty_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
+    """Return loss [...] and the logits' gradient [..., V], empty where none is asked for."""
+    x, rows = inputs.x, inputs.targets.shape
+    grad_shape = (*rows, inputs.weight.shape[-2])
+    loss = new_result(x, rows, compute_type(x.dtype))
+    return loss, new_result(x, grad_shape, needed=inputs.with_grad)
 
 
-def _head_vmap(
-    info: Any, axes: Any, x: Tensor, weight: Tensor, bias: Optional, targets: Tensor, *rest: Any
-) -> Any:
-    size = info.batch_size
-    if axes[1] is not None or axes[2] is not None or weight.dim() > 2:
-        own = stacked_weights((weight, bias), axes[1:3], size)
-        assert own[0] is not None
-        weight, bias = own[0], own[1]
-    found = torch.ops.andrea.head_loss(
-        stacked(x, axes[0], size), weight, bias, stacked(targets, axes[3], size), *rest
+def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
+    x, targets = inputs.x, inputs.targets
+    if x.shape[:-1] != targets.shape or targets.dtype != torch.int64:
+        raise ValueError(f"targets {targets.dtype} {list(targets.shape)} for rows {list(x.shape)}")
+    if targets.numel() == 0:
+        return _empty_head_loss(inputs)
+    with torch.autocast(x.device.type, enabled=False):  # the caller has chosen the types
+        logits = _head_logits(x, inputs.weight, inputs.bias)
+    loss = x.new_empty(targets.shape, dtype=compute_type(x.dtype))
+    rows = logits.view(-1, logits.shape[-1])
+    if not inputs.with_grad:
+        fill_losses(rows, targets, inputs.rule, loss=loss, grad=None)
+        return loss, x.new_empty(0)
+    fill_losses(rows, targets, inputs.rule, loss=loss, grad=rows)
+    return loss, logits.view(*targets.shape, -1)
+
+
+def _head_vmap(replicas: int, axes: Any, inputs: HeadInputs) -> Any:
+    stacked = inputs._replace(
+        x=stack_replicas(inputs.x, axes.x, replicas),
+        targets=stack_replicas(inputs.targets, axes.targets, replicas),
     )
-    return found, (0, 0 if rest[-1] else None)
+    shared = axes.weight is None and axes.bias is None and inputs.weight.dim() == 2
+    if not shared:
+        weights, weight_axes = (inputs.weight, inputs.bias), (axes.weight, axes.bias)
+        weight, bias = stack_weights(weights, weight_axes, replicas)
+        assert weight is not None
+        stacked = stacked._replace(weight=weight, bias=bias)
+    outputs = torch.ops.andrea.head_loss(*stacked)
+    return outputs, (0, replica_axis(inputs.with_grad))
 
 
-_SCALE = define(
-    "cross_entropy_backward(Tensor grad, Tensor dloss, Tensor? upstream) -> Tensor",
-    _scale,
-    _scale_fake,
-    _scale_vmap,
-)
-_LOSS = define(
-    "cross_entropy(Tensor logits, Tensor targets, Tensor? upstream, int ignored, float softcap, "
-    "float z_loss,"
-    " bool with_grad) -> (Tensor, Tensor)",
-    _loss,
-    _loss_fake,
-    _loss_vmap,
-)
-_HEAD = define(
-    "head_loss(Tensor x, Tensor weight, Tensor? bias, Tensor targets, int ignored, float softcap, "
-    "float z_loss,"
-    " bool with_grad) -> (Tensor, Tensor)",
-    _head,
-    _head_fake,
-    _head_vmap,
-)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
-def _setup_loss(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(output[1], inputs[2])
+def _save_loss(ctx: Any, inputs: LossInputs, outputs: tuple[Tensor, Tensor]) -> None:
+    _, grad = outputs
+    ctx.mark_non_differentiable(grad)
+    ctx.save_for_backward(grad, inputs.upstream)
 
 
-def _loss_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Optional, ...]:
-    grad, upstream = ctx.saved_tensors
-    return (
-        torch.ops.andrea.cross_entropy_backward(grad, dloss, upstream),
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
+def _loss_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    dlogits = torch.ops.andrea.cross_entropy_backward(
+        ctx.saved_tensors[0], dloss, ctx.saved_tensors[1]
     )
+    return dlogits, None, None, None, None, None, None
 
 
-def _setup_head(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, _, *_ = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(x, weight, bias, output[1])
+def _save_head(ctx: Any, inputs: HeadInputs, outputs: tuple[Tensor, Tensor]) -> None:
+    _, grad = outputs
+    ctx.mark_non_differentiable(grad)
+    ctx.save_for_backward(inputs.x, inputs.weight, inputs.bias, grad)
 
 
-def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Optional, ...]:
-    """Two products; what the losses weigh goes into the rows of the small factor (right for any
-    weights, S56).
+def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, weight and bias from two products with the logits' gradient.
 
-    In training every row weighs 1/N: the products see shares of the largest weight, here 1, which
-        no storage rounds.
+    A row's loss weighs `dloss`, in training 1/N. Multiplied into rows of bfloat16 or float16 that
+    number would be rounded, or vanish. So what goes into the rows is its share of the largest
+    (in training 1, which is exact); the largest is multiplied into the product afterwards.
     """
     x, weight, bias, grad = ctx.saved_tensors
-    lead, V = weight.shape[:-2], weight.shape[-2]
-    weigh = dloss.reshape(*lead, -1, 1)
-    least = weigh.new_full(
-        (*lead, 1, 1), torch.finfo(weigh.dtype).tiny
-    )  # also where there are no rows
-    largest = torch.cat([weigh.abs(), least], -2).amax(-2, keepdim=True)
-    share = weigh / largest
-    rows_NV, rows_NC = grad.reshape(*lead, -1, V), x.reshape(*lead, -1, x.shape[-1])
+    replicas, V = weight.shape[:-2], weight.shape[-2]
+    weights_N1 = dloss.reshape(*replicas, -1, 1)
+    # Keeps the maximum defined without rows, and the division without weights.
+    tiny = weights_N1.new_full((*replicas, 1, 1), torch.finfo(weights_N1.dtype).tiny)
+    largest = torch.cat([weights_N1.abs(), tiny], -2).amax(-2, keepdim=True)
+    shares_N1 = weights_N1 / largest
+    grad_NV = grad.reshape(*replicas, -1, V)
+    x_NC = x.reshape(*replicas, -1, x.shape[-1])
+    needed = needed_gradients(ctx, HeadInputs)
     dx = dweight = dbias = None
-    if ctx.needs_input_grad[0]:
-        dx = ((rows_NV @ weight) * weigh).to(x.dtype).view(x.shape)
-    if ctx.needs_input_grad[1]:
-        dweight = ((rows_NV.mT @ (rows_NC * share).to(x.dtype)) * largest).to(weight.dtype)
-    if bias is not None and ctx.needs_input_grad[2]:
-        dbias = ((share.mT.to(grad.dtype) @ rows_NV) * largest).to(bias.dtype).view(bias.shape)
+    if needed.x:
+        dx = ((grad_NV @ weight) * weights_N1).to(x.dtype).view(x.shape)
+    if needed.weight:
+        dweight = ((grad_NV.mT @ (x_NC * shares_N1).to(x.dtype)) * largest).to(weight.dtype)
+    if bias is not None and needed.bias:
+        dbias = (shares_N1.mT.to(grad.dtype) @ grad_NV) * largest
+        dbias = dbias.to(bias.dtype).view(bias.shape)
     return dx, dweight, dbias, None, None, None, None, None
 
 
-differentiate(_LOSS, _setup_loss, _loss_gradient)
-differentiate(_HEAD, _setup_head, _head_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "cross_entropy_backward(Tensor grad, Tensor dloss, Tensor? upstream) -> Tensor",
+    ScaleInputs,
+    kernel=_run_scale,
+    shapes=_empty_scaled,
+    vmap=_scale_vmap,
+)
+define_op(
+    "cross_entropy(Tensor logits, Tensor targets, Tensor? upstream, int ignored, float softcap, "
+    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
+    LossInputs,
+    kernel=_run_loss,
+    shapes=_empty_loss,
+    vmap=_loss_vmap,
+    save=_save_loss,
+    backward=_loss_gradient,
+)
+define_op(
+    "head_loss(Tensor x, Tensor weight, Tensor? bias, Tensor targets, int ignored, float softcap, "
+    "float z_loss, bool with_grad) -> (Tensor, Tensor)",
+    HeadInputs,
+    kernel=_run_head_loss,
+    shapes=_empty_head_loss,
+    vmap=_head_vmap,
+    save=_save_head,
+    backward=_head_gradient,
+)
+
+
+# ---- Functions -----------------------------------------------------------------------------------
 
 
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
     *,
-    upstream: Optional = None,
+    upstream: Tensor | None = None,
     ignored: int = IGNORED,
     softcap: float | None = None,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """Loss of every row in nats, float32 [...]; of logits [..., V] and targets [...].
+    """Return the loss of every row in nats, float32 [...], for logits [..., V] and targets [...].
 
     Args:
-        upstream: what each row's loss will weigh, float32 [...] or one number, when that is known:
-            in the backward the gradient is then copied, not scaled. Any other weights stay right,
-            unless a row's was said to be 0.
+        upstream: what each row's loss will weigh, float32 [...] or one number, if that is known:
+            the backward then copies the gradient instead of scaling it. Other weights give the
+            right gradient too, unless a row's was announced as 0.
         ignored: a target whose loss and gradient are 0.
-        softcap: the loss is that of `c·tanh(logits / c)`.
-        z_loss: adds the gradient of `z_loss · log²Z`; the loss never contains it.
+        softcap: the logits are replaced by `c·tanh(logits / c)` (Gemma 2; Riviere et al. 2024).
+        z_loss: adds the gradient of `z_loss · log²Z` (Chowdhery et al. 2022); the loss never
+            contains that term.
     """
     with_grad = torch.is_grad_enabled()
     loss: Tensor = torch.ops.andrea.cross_entropy(
@@ -346,17 +390,19 @@ def cross_entropy(
 def head_loss(
     x: Tensor,
     weight: Tensor,
-    bias: Optional,
+    bias: Tensor | None,
     targets: Tensor,
     *,
     ignored: int = IGNORED,
     softcap: float | None = None,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """Loss of every row in nats, float32 [...], of the logits `x @ weight.T + bias`; x [..., C],
-    weight [V, C].
+    """Return the loss of every row in nats, float32 [...], for the logits `x @ weight.T + bias`.
 
     Args:
+        x: [..., C].
+        weight: [V, C].
+        bias: [V].
         ignored, softcap, z_loss: as for `cross_entropy`.
     """
     with_grad = torch.is_grad_enabled()

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from andrea.kernels import nvrtc, source
+from andrea.kernels.launch_plans import DeviceLimits
 
 LEAST_CAPABILITY = (8, 0)
 """bf16 arithmetic begins there."""
-RESERVED = 1024
-"""Bytes of a block's shared memory that plans leave alone: kernels declare a few hundred
-themselves.
+RESERVED_BYTES = 1024
+"""Shared memory of a block that plans leave alone: kernels declare a few hundred bytes themselves.
 """
 
 
@@ -28,87 +28,105 @@ class CudaBackend:
         self.device = device
         properties = torch.cuda.get_device_properties(device)
         self.arch = f"sm_{properties.major}{properties.minor}"
-        self._shared = _most_shared(device.index)
-        self.limits = source.Limits(self._shared - RESERVED, int(properties.multi_processor_count))
+        self._shared_bytes = _largest_shared_memory(device.index)
+        self.limits = DeviceLimits(
+            self._shared_bytes - RESERVED_BYTES, int(properties.multi_processor_count)
+        )
         self._kernels: dict[str, Any] = {}
-        self._shapes: dict[tuple[int, int, int], Any] = {}
+        self._launch_configs: dict[tuple[int, int, int], Any] = {}
 
-    def launch(self, name: str, grid: int, block: int, shared: int, args: Sequence[Any]) -> None:
+    def launch(
+        self, kernel: str, grid: int, block: int, shared_bytes: int, arguments: Sequence[Any]
+    ) -> None:
         """Run a kernel on the stream that torch uses on this device now, whichever device is
         current.
         """
-        from cuda.core import LaunchConfig, launch
+        from cuda.core import launch
 
         with torch.cuda.device(self.device):
-            if name not in self._kernels:
-                self.load([source.module(name)])
-            shape = (grid, block, shared)
-            if shape not in self._shapes:
-                self._shapes[shape] = LaunchConfig(grid=grid, block=block, shmem_size=shared)
-            values = [
-                arg.data_ptr() if isinstance(arg, Tensor) else 0 if arg is None else arg
-                for arg in args
-            ]
+            if kernel not in self._kernels:
+                self.load_modules([source.module_of(kernel)])
             launch(
                 torch.cuda.current_stream(self.device),
-                self._shapes[shape],
-                self._kernels[name],
-                *values,
+                self._launch_config(grid, block, shared_bytes),
+                self._kernels[kernel],
+                *map(_driver_value, arguments),
             )
 
-    def load(self, modules: Sequence[str]) -> None:
-        """Compile, or find, modules and load their kernels; a launch does so itself when it is the
-        first.
+    def load_modules(self, modules: Sequence[str]) -> None:
+        """Compile modules, or find them on disk, and load their kernels. The first launch of a
+        kernel does so itself.
         """
-        with torch.cuda.device(self.device), _uncaptured():
+        with torch.cuda.device(self.device), _relaxed_capture():
             for module in modules:
-                code = nvrtc.cubin(module, self.arch)
-                for name in source.names(module):
-                    if name not in self._kernels:
-                        self._kernels[name] = self._ready(code, name)
+                code = nvrtc.compile_module(module, self.arch)
+                for kernel in source.kernel_names(module):
+                    if kernel not in self._kernels:
+                        self._kernels[kernel] = self._load_kernel(code, kernel)
 
-    def _ready(self, code: Any, name: str) -> Any:
-        """A kernel that may use all the shared memory that a block can have."""
+    def _launch_config(self, grid: int, block: int, shared_bytes: int) -> Any:
+        """Return a launch shape for the driver, kept since the same ones recur in every step."""
+        from cuda.core import LaunchConfig
+
+        shape = (grid, block, shared_bytes)
+        if shape not in self._launch_configs:
+            self._launch_configs[shape] = LaunchConfig(
+                grid=grid, block=block, shmem_size=shared_bytes
+            )
+        return self._launch_configs[shape]
+
+    def _load_kernel(self, code: Any, name: str) -> Any:
+        """Return a kernel that may use all the shared memory that a block can have."""
         from cuda.bindings import driver
 
         kernel = code.get_kernel(name)
-        own = kernel.attributes[self.device.index].shared_size_bytes
+        declared = kernel.attributes[self.device.index].shared_size_bytes
+        dynamic = self._shared_bytes - declared
+        # Without this a launch may ask for 48 KiB, whatever the device has.
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = driver.cuKernelSetAttribute(
-            attribute, self._shared - own, kernel.handle, self.device.index
+            attribute, dynamic, kernel.handle, self.device.index
         )
         if int(status):
             raise RuntimeError(
-                f"{name}: the driver refuses {self._shared - own} bytes of shared memory: "
-                f"{status.name}"
+                f"{name}: the driver refuses {dynamic} bytes of shared memory: {status.name}"
             )
         return kernel
 
 
-def _most_shared(index: int) -> int:
-    """Bytes of shared memory that a block can have when its kernel asks for it."""
+def _driver_value(argument: Any) -> Any:
+    """Return what the driver takes for an argument: a tensor's address, 0 as the null pointer."""
+    if isinstance(argument, Tensor):
+        return argument.data_ptr()
+    return 0 if argument is None else argument
+
+
+def _largest_shared_memory(index: int) -> int:
+    """Return the bytes of shared memory that a block can have when its kernel asks for it."""
     from cuda.bindings import driver
 
-    name = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    status, value = driver.cuDeviceGetAttribute(name, index)
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    status, size = driver.cuDeviceGetAttribute(attribute, index)
     if int(status):
         raise RuntimeError(
             f"the driver does not say how much shared memory a block has: {status.name}"
         )
-    return int(value)
+    return int(size)
 
 
 @contextlib.contextmanager
-def _uncaptured() -> Iterator[None]:
-    """Load modules though a CUDA graph is being captured: a capture refuses what may wait, unless
-    the thread says that it knows what it does.
+def _relaxed_capture() -> Iterator[None]:
+    """Allow modules to be loaded while a CUDA graph is captured.
+
+    Loading may synchronize, which a capture refuses unless its thread is in relaxed mode. It is
+    safe here: what is loaded is not part of the graph.
     """
     if not torch.cuda.is_current_stream_capturing():
         yield
         return
     from cuda.bindings import driver
 
-    status, before = driver.cuThreadExchangeStreamCaptureMode(
+    status, mode_before = driver.cuThreadExchangeStreamCaptureMode(
         driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     )
     if int(status):
@@ -116,15 +134,16 @@ def _uncaptured() -> Iterator[None]:
     try:
         yield
     finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)
+        driver.cuThreadExchangeStreamCaptureMode(mode_before)
 
 
-def missing(device: torch.device) -> str | None:
-    """What keeps kernels from running on a CUDA device, in one line; None: nothing."""
+def missing_requirement(device: torch.device) -> str | None:
+    """Return what keeps kernels from running on a CUDA device, in one line; None: nothing."""
     if not torch.cuda.is_available():
         return "the CUDA kernels need a CUDA device, and this torch sees none"
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
-        name, has = torch.cuda.get_device_name(device), ".".join(map(str, capability))
-        return f"the CUDA kernels need compute capability 8.0, {name} has {has}"
-    return nvrtc.missing()
+        name = torch.cuda.get_device_name(device)
+        version = ".".join(map(str, capability))
+        return f"the CUDA kernels need compute capability 8.0, {name} has {version}"
+    return nvrtc.missing_requirement()

@@ -1,52 +1,117 @@
-"""What all ops have in common: registration, rows of tensors, and how a replica axis is folded into
-rows.
+"""What all ops stand on: registration with torch, tensors as rows, and the replica axis.
 
-Shapes: R replicas (any number of leading axes of a weight), N rows, C columns.
+`vmap` over an op adds a replica axis. Ops fold it into the rows, so that stacked replicas share one
+launch: R replicas of N rows are R · N rows, and row r belongs to replica r // N.
+
+Shapes: N rows, C columns; weights [C], or [..., C] with any number of replica axes.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from andrea.kernels.backend import run_kernel
+from andrea.kernels.launch_plans import ActivationShape, NormShape, plan_reduce_parts
+from andrea.kernels.source import type_suffix
+
 LIBRARY = torch.library.Library("andrea", "DEF")  # type: ignore[no-untyped-call]
 """Holds the ops for as long as the process lives."""
 
+Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
+"""A named tuple of an op's arguments, in the order of its schema."""
 
-def define(
+
+def define_op(
     schema: str,
-    kernel: Callable[..., Any],
-    fake: Callable[..., Any],
-    vmap: Callable[..., Any],
-) -> str:
-    """Register an op: what it computes on a CPU (where a test's backend is installed) and on a GPU,
-    the shapes of its results, and how it is computed for stacked replicas at once. Returns its
-    qualified name.
+    inputs_type: Callable[..., Inputs],
+    *,
+    kernel: Callable[[Inputs], Any],
+    shapes: Callable[[Inputs], Any],
+    vmap: Callable[[int, Any, Inputs], Any],
+    save: Callable[[Any, Inputs, Any], None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> None:
+    """Register an op in torch's namespace `andrea`.
+
+    Args:
+        inputs_type: the named tuple in which the functions below get the op's arguments.
+        kernel: computes it, on a GPU, and on a CPU where a test has installed a backend.
+        shapes: returns results without numbers, for tracing.
+        vmap: computes it for stacked replicas, from their number, the axes of the inputs (a tuple
+            of the same names; None: all replicas share it) and the inputs; returns results and
+            their axes.
+        save: keeps what the backward needs: `save(ctx, inputs, outputs)`.
+        backward: returns the gradients of the inputs: `backward(ctx, *gradients)`. It calls ops
+            alone, so that it can be traced and batched. Without it the op has no gradient.
     """
     name = schema.partition("(")[0]
+    op = f"andrea::{name}"
+
+    def vmap_named(info: Any, axes: Sequence[int | None], *arguments: Any) -> Any:
+        return vmap(info.batch_size, inputs_type(*axes), inputs_type(*arguments))
+
+    def save_named(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if save is not None:
+            save(ctx, inputs_type(*inputs), output)
+
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, kernel, key)  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"andrea::{name}", fake, lib=LIBRARY)
-    torch.library.register_vmap(f"andrea::{name}", vmap, lib=LIBRARY)
-    return f"andrea::{name}"
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, lambda *arguments: kernel(inputs_type(*arguments)), device)  # type: ignore[no-untyped-call]
+    torch.library.register_fake(op, lambda *arguments: shapes(inputs_type(*arguments)), lib=LIBRARY)
+    torch.library.register_vmap(op, vmap_named, lib=LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(op, backward, setup_context=save_named, lib=LIBRARY)
 
 
-def differentiate(name: str, setup: Callable[..., None], backward: Callable[..., Any]) -> None:
-    """Register an op's gradient."""
-    torch.library.register_autograd(name, backward, setup_context=setup, lib=LIBRARY)
+def needed_gradients(ctx: Any, inputs_type: type[Inputs]) -> Any:
+    """Return a tuple like an op's inputs, True for each that needs a gradient."""
+    fields: tuple[str, ...] = inputs_type._fields  # type: ignore[attr-defined]
+    # torch appends an entry of its own.
+    return inputs_type(*ctx.needs_input_grad[: len(fields)])
 
 
-def real_of(dtype: torch.dtype) -> torch.dtype:
-    """What kernels compute in: float32, and float64 for the float64 modules of the tests."""
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that kernels compute in, and store weights and sums in: float32, and float64
+    for the float64 modules of the tests.
+    """
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def rows_of(x: Tensor) -> Tensor:
-    """[..., C] as [N, C] whose columns are contiguous: the tensor itself where its strides allow
-    it, else a copy.
+def to_compute_type(x: Tensor, weight: Tensor | None) -> Tensor | None:
+    """Return a weight or bias of x, if there is one, in the type that kernels read it in."""
+    return None if weight is None else weight.to(compute_type(x.dtype))
+
+
+# ---- Results that may be absent ------------------------------------------------------------------
+# An op returns a fixed number of tensors: what is not asked for is an empty one.
+
+
+def new_result(
+    x: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None, needed: bool = True
+) -> Tensor:
+    """Return a tensor for a kernel to fill; an empty one if it is not needed."""
+    return x.new_empty(shape if needed else (0,), dtype=dtype)
+
+
+def null_if_empty(x: Tensor) -> Tensor | None:
+    """Return what a kernel gets for a tensor: an empty one is a null pointer."""
+    return x if x.numel() else None
+
+
+def replica_axis(needed: bool) -> int | None:
+    """Return the replica axis of a result; an empty one has none."""
+    return 0 if needed else None
+
+
+# ---- Rows ----------------------------------------------------------------------------------------
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """Return [..., C] as [N, C] with contiguous columns: a view where the strides allow it, else a
+    copy.
     """
     columns = x.shape[-1]
     count = math.prod(x.shape[:-1])
@@ -59,12 +124,37 @@ def rows_of(x: Tensor) -> Tensor:
 
 
 def row_stride(rows: Tensor) -> int:
-    """Elements from one row of [N, C] to the next."""
+    """Return the elements from one row of [N, C] to the next."""
+    # A single row may have any stride; one that is no multiple of 16 bytes would forbid vectors.
     return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
 
 
-def replicas_of(weights: Sequence[Tensor | None]) -> int:
-    """How many replicas weights of shape [..., C] are for.
+def row_argument(name: str, x: Tensor | None) -> dict[str, Any]:
+    """Return a kernel's arguments for a tensor [..., C]: its rows as `name`, and `name`_stride."""
+    if x is None:
+        return {name: None, f"{name}_stride": 0}
+    rows = as_rows(x)
+    return {name: rows, f"{name}_stride": row_stride(rows)}
+
+
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """Return a weight as kernels read it, if there is one."""
+    return None if x is None else x.contiguous()
+
+
+def reduce_parts(partial: Tensor, out: Tensor) -> None:
+    """Sum [..., parts, C] over the parts, in their order, into out [..., C]."""
+    *segments, parts, columns = partial.shape
+    count = math.prod(segments)
+    plan = plan_reduce_parts(type_suffix(partial.dtype), count, parts, columns)
+    run_kernel(partial.device, plan, partial=partial, out=out, segments=count, columns=columns)
+
+
+# ---- Replicas ------------------------------------------------------------------------------------
+
+
+def count_replicas(weights: Sequence[Tensor | None]) -> int:
+    """Return the number of replicas that weights [..., C] are for.
 
     Raises:
         ValueError: they are for different numbers.
@@ -75,8 +165,8 @@ def replicas_of(weights: Sequence[Tensor | None]) -> int:
     return counts.pop() if counts else 1
 
 
-def per_replica(rows: int, replicas: int) -> int:
-    """Rows of each replica.
+def rows_per_replica(rows: int, replicas: int) -> int:
+    """Return the rows of each replica.
 
     Raises:
         ValueError: the rows cannot be shared out.
@@ -86,29 +176,40 @@ def per_replica(rows: int, replicas: int) -> int:
     return rows // replicas
 
 
-def stacked(x: Tensor, axis: int | None, size: int) -> Tensor:
-    """With the replica axis first; what all replicas share is expanded."""
-    return x.expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+def replica_stride(shape: NormShape | ActivationShape) -> int:
+    """Return the elements from a replica's weight or bias to the next one's; 0 for a weight that
+    all rows share.
+    """
+    return shape.columns if shape.replicas > 1 else 0
 
 
-def replicated(
-    weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int
+def stack_replicas(x: Tensor, axis: int | None, replicas: int) -> Tensor:
+    """Return a tensor with its replica axis first; one that all replicas share is expanded."""
+    if axis is None:
+        return x.expand(replicas, *x.shape)
+    return x.movedim(axis, 0)
+
+
+def stack_weights(
+    weights: Sequence[Tensor | None], axes: Sequence[int | None], replicas: int
 ) -> list[Tensor | None]:
-    """Weights [C] that all replicas share stay as they are, since rows are folded anyway; else each
-    has its own.
+    """Return weights with the replica axis first, each replica with one of its own."""
+    stacked: list[Tensor | None] = []
+    for weight, axis in zip(weights, axes, strict=True):
+        if weight is None:
+            stacked.append(None)
+        else:
+            stacked.append(stack_replicas(weight, axis, replicas).contiguous())
+    return stacked
+
+
+def stack_unshared_weights(
+    weights: Sequence[Tensor | None], axes: Sequence[int | None], replicas: int
+) -> list[Tensor | None]:
+    """Return weights for folded rows: weights [C] that all replicas share as they are, since they
+    belong to every row; otherwise one for each replica.
     """
     pairs = zip(weights, axes, strict=True)
     if all(weight is None or (axis is None and weight.dim() == 1) for weight, axis in pairs):
         return list(weights)
-    return stacked_weights(weights, axes, size)
-
-
-def stacked_weights(
-    weights: Sequence[Tensor | None], axes: Sequence[int | None], size: int
-) -> list[Tensor | None]:
-    """Weights with the replica axis first, each replica with its own."""
-    pairs = zip(weights, axes, strict=True)
-    return [
-        None if weight is None else stacked(weight, axis, size).contiguous()
-        for weight, axis in pairs
-    ]
+    return stack_weights(weights, axes, replicas)

@@ -1,392 +1,393 @@
 """Residual add and LayerNorm or RMSNorm as ops: `sum = x + delta`, `y = norm(sum) * weight + bias`.
 
+Storage: x, sum and their gradients as the residual stream; delta, y and theirs as the branch;
+weights, means and reciprocal deviations in float32.
+
 Shapes: N rows (any leading axes), C columns; weight and bias [C], or [R, C] for R replicas that
-    have N / R rows each,
-one after the other. Storage: x, sum and their gradients as the stream, delta, y and theirs as the
-    branch.
+have N / R rows each, one after the other.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from andrea.kernels import source
-from andrea.kernels.backend import limits, run
+from andrea.kernels.backend import device_limits, run_kernel
+from andrea.kernels.launch_plans import NormShape, plan_norm_backward, plan_norm_forward
 from andrea.kernels.library import (
-    define,
-    differentiate,
-    per_replica,
-    real_of,
-    replicas_of,
-    replicated,
-    row_stride,
-    rows_of,
-    stacked,
-    stacked_weights,
+    compute_type,
+    contiguous,
+    count_replicas,
+    define_op,
+    needed_gradients,
+    new_result,
+    null_if_empty,
+    reduce_parts,
+    replica_axis,
+    replica_stride,
+    row_argument,
+    rows_per_replica,
+    stack_replicas,
+    stack_unshared_weights,
+    stack_weights,
+    to_compute_type,
 )
+from andrea.kernels.source import NORM_TYPES, type_suffix
 
-Optional = Tensor | None
+NormKind = Literal["ln", "rms"]
 
 
-class _Shape(NamedTuple):
-    """Of a launch."""
+class NormInputs(NamedTuple):
+    """Arguments of the op `norm`."""
 
-    rows: int
-    columns: int
-    replicas: int
-    stream: str
-    branch: str
+    x: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    kind: NormKind
+    eps: float
+    dtype: torch.dtype
 
     @property
-    def per_replica(self) -> int:
-        return per_replica(self.rows, self.replicas)
+    def delta(self) -> None:
+        """A norm alone adds nothing."""
+        return None
 
 
-def _shape(x: Tensor, branch: torch.dtype, weights: tuple[Optional, ...]) -> _Shape:
+class AddNormInputs(NamedTuple):
+    """Arguments of the op `add_norm`."""
+
+    x: Tensor
+    delta: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    kind: NormKind
+    eps: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The branch's type, which y is stored in."""
+        return self.delta.dtype
+
+
+class NormOutputs(NamedTuple):
+    """What the forward kernel writes; empty where there is nothing to write."""
+
+    sum: Tensor
+    """[..., C] in the stream's type; empty without a delta."""
+    y: Tensor
+    """[..., C] in the branch's type."""
+    mean: Tensor
+    """[...], float32; empty for RMSNorm."""
+    rstd: Tensor
+    """[...], float32: 1 / √(variance + eps), or 1 / √(mean square + eps)."""
+
+
+class NormBackwardInputs(NamedTuple):
+    """Arguments of the op `norm_backward`."""
+
+    dy: Tensor
+    dsum: Tensor | None
+    """The gradient that reaches the sum past the norm, along the residual stream."""
+    sum: Tensor
+    mean: Tensor
+    rstd: Tensor
+    weight: Tensor | None
+    kind: NormKind
+    learned: int
+    """How many of weight and bias, in this order, get a gradient."""
+
+
+class NormGradients(NamedTuple):
+    """What the backward computes; empty where nothing is asked for."""
+
+    dx: Tensor
+    ddelta: Tensor
+    """In the branch's type; empty where that is the stream's, and the gradient therefore dx."""
+    dweight: Tensor
+    dbias: Tensor
+
+
+# ---- Forward -------------------------------------------------------------------------------------
+
+
+def _norm_shape(
+    x: Tensor, branch: torch.dtype, kind: NormKind, weights: tuple[Tensor | None, ...]
+) -> NormShape:
     columns = x.shape[-1]
-    kinds = source.suffix(str(x.dtype)), source.suffix(str(branch))
-    if kinds not in source.PAIRS and kinds != ("f64", "f64"):
+    types = type_suffix(x.dtype), type_suffix(branch)
+    if types not in NORM_TYPES and types != ("f64", "f64"):
         raise ValueError(f"no kernel for a stream of {x.dtype} with branches of {branch}")
     for weight in weights:
-        if weight is not None and (weight.dtype != real_of(x.dtype) or weight.shape[-1] != columns):
+        if weight is None:
+            continue
+        if weight.dtype != compute_type(x.dtype) or weight.shape[-1] != columns:
             raise ValueError(
                 f"weight {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
             )
-    return _Shape(math.prod(x.shape[:-1]), columns, replicas_of(weights), *kinds)
+    replicas = count_replicas(weights)
+    rows = rows_per_replica(math.prod(x.shape[:-1]), replicas)
+    return NormShape(kind, *types, rows, replicas, columns)
 
 
-def _forward(
-    x: Tensor,
-    delta: Optional,
-    weight: Optional,
-    bias: Optional,
-    kind: str,
-    eps: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sum (empty without delta), y, mean (empty for rms), reciprocal deviation."""
-    if weight is None and bias is not None:
+def _empty_outputs(inputs: NormInputs | AddNormInputs) -> NormOutputs:
+    x = inputs.x
+    real = compute_type(x.dtype)
+    return NormOutputs(
+        sum=new_result(x, x.shape, needed=inputs.delta is not None),
+        y=new_result(x, x.shape, inputs.dtype),
+        mean=new_result(x, x.shape[:-1], real, needed=inputs.kind == "ln"),
+        rstd=new_result(x, x.shape[:-1], real),
+    )
+
+
+def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
+    if inputs.weight is None and inputs.bias is not None:
         raise ValueError(
             "a norm with a bias needs a weight: the backward sums for the bias only beside the "
             "weight"
         )
-    shape = _shape(x, dtype, (weight, bias))
-    real = real_of(x.dtype)
-    total = x.new_empty(x.shape if delta is not None else (0,))
-    y = x.new_empty(x.shape, dtype=dtype)
-    mean = x.new_empty(x.shape[:-1] if kind == "ln" else (0,), dtype=real)
-    rstd = x.new_empty(x.shape[:-1], dtype=real)
-    if x.numel():
-        own, branch = rows_of(x), None if delta is None else rows_of(delta)
-        weight, bias = (None if w is None else w.contiguous() for w in (weight, bias))
-        step = shape.columns if shape.replicas > 1 else 0
-        run(
-            x.device,
-            source.norm_forward(
-                kind, shape.stream, shape.branch, shape.rows, shape.columns, limits(x.device)
-            ),
-            x=own,
-            x_stride=row_stride(own),
-            delta=branch,
-            delta_stride=0 if branch is None else row_stride(branch),
-            weight=weight,
-            weight_replica_stride=step,
-            bias=bias,
-            bias_replica_stride=step,
-            sum=None if delta is None else total,
-            y=y,
-            mean=mean if kind == "ln" else None,
-            rstd=rstd,
-            rows=shape.rows,
-            columns=shape.columns,
-            rows_per_replica=shape.per_replica,
-            eps=eps,
-        )
-    return total, y, mean, rstd
+    x = inputs.x
+    shape = _norm_shape(x, inputs.dtype, inputs.kind, (inputs.weight, inputs.bias))
+    outputs = _empty_outputs(inputs)
+    if x.numel() == 0:
+        return outputs
+    run_kernel(
+        x.device,
+        plan_norm_forward(shape, device_limits(x.device)),
+        **row_argument("x", x),
+        **row_argument("delta", inputs.delta),
+        weight=contiguous(inputs.weight),
+        weight_replica_stride=replica_stride(shape),
+        bias=contiguous(inputs.bias),
+        bias_replica_stride=replica_stride(shape),
+        sum=null_if_empty(outputs.sum),
+        y=outputs.y,
+        mean=null_if_empty(outputs.mean),
+        rstd=outputs.rstd,
+        rows=shape.rows,
+        columns=shape.columns,
+        rows_per_replica=shape.rows_per_replica,
+        eps=inputs.eps,
+    )
+    return outputs
 
 
-def _norm(
-    x: Tensor, weight: Optional, bias: Optional, kind: str, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _forward(x, None, weight, bias, kind, eps, dtype)[1:]
-
-
-def _norm_fake(
-    x: Tensor, weight: Optional, bias: Optional, kind: str, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    real = real_of(x.dtype)
-    mean = x.new_empty(x.shape[:-1] if kind == "ln" else (0,), dtype=real)
-    return x.new_empty(x.shape, dtype=dtype), mean, x.new_empty(x.shape[:-1], dtype=real)
-
-
-def _norm_vmap(
-    info: Any, axes: Any, x: Tensor, weight: Optional, bias: Optional, *rest: Any
-) -> Any:
-    x = stacked(x, axes[0], info.batch_size)
-    weight, bias = replicated((weight, bias), axes[1:3], info.batch_size)
-    y, mean, rstd = torch.ops.andrea.norm(x, weight, bias, *rest)
-    return (y, mean, rstd), (0, _axis(mean, rest[0]), 0)
-
-
-def _add_norm(
-    x: Tensor, delta: Tensor, weight: Optional, bias: Optional, kind: str, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _add_norm(inputs: AddNormInputs) -> NormOutputs:
+    x, delta = inputs.x, inputs.delta
     if x.shape != delta.shape:
         raise ValueError(
             f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
         )
-    return _forward(x, delta, weight, bias, kind, eps, delta.dtype)
+    return _run_forward(inputs)
 
 
-def _add_norm_fake(
-    x: Tensor, delta: Tensor, weight: Optional, bias: Optional, kind: str, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (x.new_empty(x.shape), *_norm_fake(x, weight, bias, kind, eps, delta.dtype))
+def _norm_vmap(replicas: int, axes: Any, inputs: NormInputs) -> Any:
+    weights = inputs.weight, inputs.bias
+    weight, bias = stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
+    x = stack_replicas(inputs.x, axes.x, replicas)
+    outputs = torch.ops.andrea.norm(*inputs._replace(x=x, weight=weight, bias=bias))
+    return outputs, (0, replica_axis(inputs.kind == "ln"), 0)
 
 
-def _add_norm_vmap(
-    info: Any, axes: Any, x: Tensor, delta: Tensor, weight: Optional, bias: Optional, *rest: Any
-) -> Any:
-    x, delta = stacked(x, axes[0], info.batch_size), stacked(delta, axes[1], info.batch_size)
-    weight, bias = replicated((weight, bias), axes[2:4], info.batch_size)
-    total, y, mean, rstd = torch.ops.andrea.add_norm(x, delta, weight, bias, *rest)
-    return (total, y, mean, rstd), (0, 0, _axis(mean, rest[0]), 0)
+def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
+    weights = inputs.weight, inputs.bias
+    weight, bias = stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
+    x = stack_replicas(inputs.x, axes.x, replicas)
+    delta = stack_replicas(inputs.delta, axes.delta, replicas)
+    stacked = inputs._replace(x=x, delta=delta, weight=weight, bias=bias)
+    outputs = torch.ops.andrea.add_norm(*stacked)
+    return outputs, (0, 0, replica_axis(inputs.kind == "ln"), 0)
 
 
-def _axis(mean: Tensor, kind: str) -> int | None:
-    return 0 if kind == "ln" else None
+# ---- Backward ------------------------------------------------------------------------------------
 
 
-def _backward(
-    dy: Tensor,
-    dsum: Optional,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Optional,
-    kind: str,
-    learned: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the stream, of the branch (empty where it is stored alike: then the same), of
-    weight and bias.
-
-    Args:
-        learned: how many of weight and bias get a gradient; the others' are empty.
-    """
-    shape = _shape(total, dy.dtype, (weight,))
-    real, device, replicas = real_of(total.dtype), total.device, shape.replicas
-    dx, dbranch, dweight, dbias = _backward_fake(dy, dsum, total, mean, rstd, weight, kind, learned)
-    if total.numel() == 0:
-        return dx, dbranch, dweight.zero_(), dbias.zero_()
-    plan = source.norm_backward(
-        kind, shape.stream, shape.branch, shape.per_replica, replicas, shape.columns, limits(device)
+def _empty_gradients(inputs: NormBackwardInputs) -> NormGradients:
+    total, dtype, learned = inputs.sum, inputs.dy.dtype, inputs.learned
+    real = compute_type(total.dtype)
+    weight_shape = () if inputs.weight is None else inputs.weight.shape
+    return NormGradients(
+        dx=new_result(total, total.shape),
+        ddelta=new_result(total, total.shape, dtype, needed=dtype != total.dtype),
+        dweight=new_result(total, weight_shape, real, needed=learned > 0),
+        dbias=new_result(total, weight_shape, real, needed=learned == 2),
     )
-    upper, own, above = rows_of(dy), rows_of(total), None if dsum is None else rows_of(dsum)
-    parts = plan.extra["parts"]
-    partial = dx.new_empty(learned, replicas, parts, shape.columns, dtype=real) if learned else None
-    run(
-        device,
+
+
+def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
+    total, weight, learned = inputs.sum, inputs.weight, inputs.learned
+    shape = _norm_shape(total, inputs.dy.dtype, inputs.kind, (weight,))
+    gradients = _empty_gradients(inputs)
+    if total.numel() == 0:
+        gradients.dweight.zero_()
+        gradients.dbias.zero_()
+        return gradients
+    plan = plan_norm_backward(shape, device_limits(total.device))
+    partial = None
+    if learned:
+        parts = plan.arguments["parts"]
+        size = (learned, shape.replicas, parts, shape.columns)
+        partial = total.new_empty(size, dtype=compute_type(total.dtype))
+    run_kernel(
+        total.device,
         plan,
-        dy=upper,
-        dy_stride=row_stride(upper),
-        dsum=above,
-        dsum_stride=0 if above is None else row_stride(above),
-        sum=own,
-        sum_stride=row_stride(own),
-        mean=mean.contiguous() if kind == "ln" else None,
-        rstd=rstd.contiguous(),
-        weight=None if weight is None else weight.contiguous(),
-        weight_replica_stride=shape.columns if replicas > 1 else 0,
-        dx=dx,
-        ddelta=dbranch if dbranch.numel() else None,
+        **row_argument("dy", inputs.dy),
+        **row_argument("dsum", inputs.dsum),
+        **row_argument("sum", total),
+        mean=null_if_empty(inputs.mean.contiguous()),
+        rstd=inputs.rstd.contiguous(),
+        weight=contiguous(weight),
+        weight_replica_stride=replica_stride(shape),
+        dx=gradients.dx,
+        ddelta=null_if_empty(gradients.ddelta),
         partial=partial,
-        rows_per_replica=shape.per_replica,
-        replicas=replicas,
+        rows_per_replica=shape.rows_per_replica,
+        replicas=shape.replicas,
         columns=shape.columns,
         with_bias=int(learned == 2),
     )
-    if partial is not None:
-        summed = partial.new_empty(learned, *dweight.shape)
-        reduce_parts(partial, summed)
-        dweight, dbias = summed[0], summed[1].clone() if learned == 2 else dbias
-    return dx, dbranch, dweight, dbias
+    if partial is None:
+        return gradients
+    sums = partial.new_empty(learned, *gradients.dweight.shape)
+    reduce_parts(partial, sums)
+    gradients = gradients._replace(dweight=sums[0])
+    if learned == 2:
+        # An op may not return two views of one storage.
+        gradients = gradients._replace(dbias=sums[1].clone())
+    return gradients
 
 
-def reduce_parts(partial: Tensor, out: Tensor) -> None:
-    """Sum [segments..., parts, columns] over the parts, in their order, into out [segments...,
-    columns].
-    """
-    columns, parts = partial.shape[-1], partial.shape[-2]
-    segments = math.prod(partial.shape[:-2])
-    real = source.suffix(str(partial.dtype))
-    plan = source.reduce_parts(real, segments, parts, columns)
-    run(partial.device, plan, partial=partial, out=out, segments=segments, columns=columns)
-
-
-def _backward_fake(
-    dy: Tensor,
-    dsum: Optional,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Optional,
-    kind: str,
-    learned: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    real = real_of(total.dtype)
-    branch = total.shape if dy.dtype != total.dtype else (0,)
-    size = (0,) if weight is None else weight.shape
-    return (
-        total.new_empty(total.shape),
-        total.new_empty(branch, dtype=dy.dtype),
-        total.new_empty(size if learned else (0,), dtype=real),
-        total.new_empty(size if learned == 2 else (0,), dtype=real),
+def _backward_vmap(replicas: int, axes: Any, inputs: NormBackwardInputs) -> Any:
+    stacked = inputs._replace(
+        dy=stack_replicas(inputs.dy, axes.dy, replicas),
+        sum=stack_replicas(inputs.sum, axes.sum, replicas),
+        rstd=stack_replicas(inputs.rstd, axes.rstd, replicas),
+        # Each replica gets a gradient of its own, also of a weight that all share.
+        weight=stack_weights((inputs.weight,), (axes.weight,), replicas)[0],
+    )
+    if inputs.dsum is not None:
+        stacked = stacked._replace(dsum=stack_replicas(inputs.dsum, axes.dsum, replicas))
+    if inputs.kind == "ln":
+        stacked = stacked._replace(mean=stack_replicas(inputs.mean, axes.mean, replicas))
+    gradients = torch.ops.andrea.norm_backward(*stacked)
+    return gradients, (
+        0,
+        replica_axis(inputs.dy.dtype != inputs.sum.dtype),
+        replica_axis(inputs.learned > 0),
+        replica_axis(inputs.learned == 2),
     )
 
 
-def _backward_vmap(
-    info: Any,
-    axes: Any,
-    dy: Tensor,
-    dsum: Optional,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Optional,
-    kind: str,
-    learned: int,
-) -> Any:
-    size = info.batch_size
-    dsum = None if dsum is None else stacked(dsum, axes[1], size)
-    mean = stacked(mean, axes[3], size) if kind == "ln" else mean
-    # Each replica gets a gradient of its own, of what all share too.
-    (weight,) = stacked_weights((weight,), axes[5:6], size)
-    found = torch.ops.andrea.norm_backward(
-        stacked(dy, axes[0], size),
-        dsum,
-        stacked(total, axes[2], size),
-        mean,
-        stacked(rstd, axes[4], size),
-        weight,
-        kind,
-        learned,
-    )
-    mixed = dy.dtype != total.dtype
-    return found, (0, 0 if mixed else None, 0 if learned else None, 0 if learned == 2 else None)
+# ---- Gradients -----------------------------------------------------------------------------------
 
 
-_BACKWARD = define(
-    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
-    "str kind,"
-    " int learned) -> (Tensor, Tensor, Tensor, Tensor)",
-    _backward,
-    _backward_fake,
-    _backward_vmap,
-)
-_NORM = define(
-    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
-    "(Tensor, Tensor, Tensor)",
-    _norm,
-    _norm_fake,
-    _norm_vmap,
-)
-_ADD_NORM = define(
-    "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-    _add_norm,
-    _add_norm_fake,
-    _add_norm_vmap,
-)
-
-
-def _keep(
-    ctx: Any,
-    total: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weights: tuple[Optional, Optional],
-    needed: Any,
-) -> None:
+def _save(ctx: Any, inputs: NormInputs | AddNormInputs, outputs: tuple[Tensor, ...]) -> None:
+    *_, mean, rstd = outputs
+    total = inputs.x if inputs.delta is None else outputs[0]
+    # A gradient that does not come stays None, instead of zeros that are written and read.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd)
-    ctx.save_for_backward(total, mean, rstd, weights[0])
+    ctx.save_for_backward(total, mean, rstd, inputs.weight)
+    ctx.kind, ctx.branch_dtype = inputs.kind, inputs.dtype
+    needed = needed_gradients(ctx, type(inputs))
     # With a bias the kernel sums for both; it cannot sum for the bias alone.
-    ctx.learned = (
-        2 if weights[1] is not None and needed[1] else int(weights[0] is not None and needed[0])
-    )
+    if inputs.bias is not None and needed.bias:
+        ctx.learned = 2
+    else:
+        ctx.learned = int(inputs.weight is not None and bool(needed.weight))
 
 
-def _setup_norm(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, ctx.kind, _, ctx.dtype = inputs
-    _keep(ctx, x, output[1], output[2], (weight, bias), ctx.needs_input_grad[1:3])
-
-
-def _setup_add_norm(ctx: Any, inputs: Any, output: Any) -> None:
-    _, delta, weight, bias, ctx.kind, _ = inputs
-    ctx.dtype = delta.dtype
-    _keep(ctx, output[0], output[2], output[3], (weight, bias), ctx.needs_input_grad[2:4])
-
-
-def _gradients(
-    ctx: Any, dsum: Optional, dy: Optional
-) -> tuple[Optional, Optional, Optional, Optional]:
-    """Of stream, branch, weight and bias; a missing gradient from above is none, not zeros that are
-    read (S61).
-    """
+def _gradients(ctx: Any, dsum: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients of stream, branch, weight and bias."""
     total, mean, rstd, weight = ctx.saved_tensors
-    dx: Tensor
-    if dy is None:
-        return dsum, None if dsum is None else dsum.to(ctx.dtype), None, None
-    dx, dbranch, dweight, dbias = torch.ops.andrea.norm_backward(
-        dy, dsum, total, mean, rstd, weight, ctx.kind, ctx.learned
+    if dy is None:  # y was not used: the sum's gradient passes on
+        return dsum, None if dsum is None else dsum.to(ctx.branch_dtype), None, None
+    gradients = NormGradients(
+        *torch.ops.andrea.norm_backward(dy, dsum, total, mean, rstd, weight, ctx.kind, ctx.learned)
     )
-    branch = dx if dy.dtype == total.dtype else dbranch
-    return dx, branch, dweight if ctx.learned else None, dbias if ctx.learned == 2 else None
+    ddelta = gradients.dx if dy.dtype == total.dtype else gradients.ddelta
+    dweight = gradients.dweight if ctx.learned else None
+    dbias = gradients.dbias if ctx.learned == 2 else None
+    return gradients.dx, ddelta, dweight, dbias
 
 
-def _norm_gradient(ctx: Any, dy: Optional, *unused: Any) -> tuple[Optional, ...]:
+def _norm_gradient(ctx: Any, dy: Tensor | None, *_statistics: Any) -> tuple[Tensor | None, ...]:
     dx, _, dweight, dbias = _gradients(ctx, None, dy)
     return dx, dweight, dbias, None, None, None
 
 
 def _add_norm_gradient(
-    ctx: Any, dsum: Optional, dy: Optional, *unused: Any
-) -> tuple[Optional, ...]:
+    ctx: Any, dsum: Tensor | None, dy: Tensor | None, *_statistics: Any
+) -> tuple[Tensor | None, ...]:
     return *_gradients(ctx, dsum, dy), None, None
 
 
-differentiate(_NORM, _setup_norm, _norm_gradient)
-differentiate(_ADD_NORM, _setup_add_norm, _add_norm_gradient)
+# ---- Registration --------------------------------------------------------------------------------
+
+define_op(
+    "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
+    "str kind, int learned) -> (Tensor, Tensor, Tensor, Tensor)",
+    NormBackwardInputs,
+    kernel=_run_backward,
+    shapes=_empty_gradients,
+    vmap=_backward_vmap,
+)
+define_op(
+    "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
+    "(Tensor, Tensor, Tensor)",
+    NormInputs,
+    kernel=lambda inputs: _run_forward(inputs)[1:],
+    shapes=lambda inputs: _empty_outputs(inputs)[1:],
+    vmap=_norm_vmap,
+    save=_save,
+    backward=_norm_gradient,
+)
+define_op(
+    "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    AddNormInputs,
+    kernel=_add_norm,
+    shapes=_empty_outputs,
+    vmap=_add_norm_vmap,
+    save=_save,
+    backward=_add_norm_gradient,
+)
+
+
+# ---- Functions -----------------------------------------------------------------------------------
 
 
 def norm(
     x: Tensor,
-    weight: Optional,
-    bias: Optional,
-    kind: str,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    kind: NormKind,
     eps: float,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`norm(x) * weight + bias` over the last axis, [..., C].
+    """Return `norm(x) * weight + bias` over the last axis, [..., C].
 
     Args:
-        kind: `ln` (mean 0 and variance 1) or `rms` (mean square 1).
+        kind: `ln` (mean 0 and variance 1; Ba et al. 2016) or `rms` (mean square 1; Zhang &
+            Sennrich 2019).
         eps: added to the variance, or to the mean square, under the root.
         dtype: of the result; by default that of x.
     """
-    real = real_of(x.dtype)
-    weight, bias = (None if w is None else w.to(real) for w in (weight, bias))
+    weight, bias = to_compute_type(x, weight), to_compute_type(x, bias)
     y: Tensor = torch.ops.andrea.norm(x, weight, bias, kind, eps, dtype or x.dtype)[0]
     return y
 
 
 def add_norm(
-    x: Tensor, delta: Tensor, weight: Optional, bias: Optional, kind: str, eps: float
+    x: Tensor,
+    delta: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    kind: NormKind,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """`x + delta` as x is stored, and its norm as delta is stored."""
-    real = real_of(x.dtype)
-    weight, bias = (None if w is None else w.to(real) for w in (weight, bias))
-    total, y, _, _ = torch.ops.andrea.add_norm(x, delta, weight, bias, kind, eps)
-    return total, y
+    """Return `x + delta` in the type of x, and its norm in the type of delta, both [..., C]."""
+    weight, bias = to_compute_type(x, weight), to_compute_type(x, bias)
+    outputs = NormOutputs(*torch.ops.andrea.add_norm(x, delta, weight, bias, kind, eps))
+    return outputs.sum, outputs.y

@@ -1,39 +1,32 @@
-"""The text of the kernels, their names and arguments, and how they are launched. Without torch.
+"""Texts of the kernels: modules, the kernels in them, and the arguments that each declares.
 
-A *module* is what is compiled at once: one kernel file for one storage type (`ce_bf16`), for the
-    pair of a stream and
-a branch (`norm_f32_bf16`), or for one activation and storage type (`act_gelu_tanh_bf16`). GPUs and
-tests compile the same text. `f64` modules exist for tests alone, which differentiate kernels
-numerically.
+A *module* is what a compiler gets at once: one kernel file for one storage type (`ce_bf16`), for
+the types of a stream and its branches (`norm_f32_bf16`), or for one activation and storage type
+(`act_gelu_tanh_bf16`). A GPU and the tests' CPU compile the same text. `f64` modules are compiled
+by tests alone, which differentiate kernels numerically.
+
+Imports no torch, so that modules can be compiled where there is none.
 """
 
 import re
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Literal, NamedTuple
 
 NUMERICS = 1
 """Raise it when a kernel gives other bits for the same input."""
 
-OPTIONS = ("-std=c++17",)
-"""For every compiler. No fast-math: what is approximate is spelled out in the text."""
+COMPILER_OPTIONS = ("-std=c++17",)
+"""Of every compiler. No fast-math: what is approximate is spelled out in the text."""
 
-TYPES = ("f32", "bf16", "f16")
-SIZE = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
-PAIRS = (("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("f32", "f16"), ("f16", "f16"))
+STORAGE_TYPES = ("f32", "bf16", "f16")
+ITEM_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+NORM_TYPES = (("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("f32", "f16"), ("f16", "f16"))
 """Storage of the residual stream, and of branches and normed output."""
-PLAIN = ("gelu_tanh", "gelu", "silu", "relu", "relu2")
-GATED = (*PLAIN, "sigmoid", "identity")
-CHUNK = 16384
-"""Elements of one block of the optimizer."""
-LARGEST_GRID = 2**31 - 1
-MOST_COLUMNS = 2**30
-WARP, VECTOR = 32, 16
+PLAIN_ACTIVATIONS = ("gelu_tanh", "gelu", "silu", "relu", "relu2")
+GATED_ACTIVATIONS = (*PLAIN_ACTIVATIONS, "sigmoid", "identity")
 
-REGISTERS = {
+REGISTER_BUDGETS = {
     "ce": 80,
     "ce_scale": 48,
     "norm_fwd": 80,
@@ -45,97 +38,25 @@ REGISTERS = {
     "adamw_prepare": 64,
     "adamw": 80,
 }
-"""Most registers of a thread, by the beginning of the kernel's name. 65,536 of a multiprocessor
-over these and over the threads of a block tell how many blocks hide each other's waiting: 64 leave
-1024 threads, half of what fits at all.
+"""Most registers of a thread, by family of kernels.
+
+A multiprocessor has 65,536 registers. Divided by these and by the threads of a block they give the
+number of resident blocks, which hide each other's waiting for memory: 64 registers leave room for
+1,024 threads, half of what a multiprocessor can hold.
 """
 
-
-class Limits(NamedTuple):
-    """What the plan of a launch depends on."""
-
-    shared: int = 49152
-    """Bytes of dynamic shared memory that one block may ask for (232,448 on an H200)."""
-    multiprocessors: int = 132
+ArgumentKind = Literal["ptr", "i32", "i64", "real"]
 
 
-ANY_GPU = Limits()
-"""What every GPU has."""
-
-
-class Launch(NamedTuple):
-    """A kernel with its shape, and the arguments that belong to the shape."""
+class KernelArgument(NamedTuple):
+    """An argument that a kernel declares."""
 
     name: str
-    grid: int
-    block: int
-    shared: int
-    extra: dict[str, int]
+    kind: ArgumentKind
+    """`real` is float32, in an f64 module float64."""
 
 
-class Arg(NamedTuple):
-    """A kernel's argument; kind is `ptr`, `i32`, `i64` or `real` (float32; float64 in an f64
-    module).
-    """
-
-    name: str
-    kind: str
-
-
-# ---- Text
-# ------------------------------------------------------------------------------------------------
-
-
-@cache
-def _file(name: str) -> str:
-    return (files("andrea.kernels") / name).read_text(encoding="utf-8")
-
-
-@cache
-def modules(real: str = "f32") -> tuple[str, ...]:
-    """Everything that can be compiled; with `f64` the modules of the tests that differentiate
-    numerically.
-    """
-    if real == "f64":
-        types: tuple[str, ...] = ("f64",)
-        pairs: tuple[tuple[str, str], ...] = (("f64", "f64"),)
-    else:
-        types, pairs = TYPES, PAIRS
-    return (
-        *(f"ce_{kind}" for kind in types),
-        *(f"norm_{stream}_{branch}" for stream, branch in pairs),
-        *(f"act_{function}_{kind}" for function in GATED for kind in types),
-        f"reduce_{real}",
-        *(f"adamw_{kind}" for kind in types),
-    )
-
-
-def text(module: str) -> str:
-    """All that a compiler needs for a module: no includes, no files."""
-    return _file("rt.cuh") + body(module)
-
-
-def body(module: str) -> str:
-    """A module without what all have in common."""
-    family, *words = module.split("_")
-    defines = {"TYPES": words[-1]}
-    types = [f"typedef {words[-1]} T;"]
-    if family == "norm":
-        defines["TYPES"] = "_".join(words)
-        types.append(f"typedef {words[0]} R;")
-    if family == "act":
-        defines["ACT"] = "_".join(words[:-1])
-    return "\n".join(
-        [
-            f"namespace {module}_module {{",
-            *types,
-            *(f"#define {name} {value}" for name, value in defines.items()),
-            _file(_FILES[family]),
-            *(f"#undef {name}" for name in defines),
-            "}\n",
-        ]
-    )
-
+# ---- Modules -------------------------------------------------------------------------------------
 
 _FILES = {
     "ce": "cross_entropy.cu",
@@ -144,319 +65,148 @@ _FILES = {
     "reduce": "reduce.cu",
     "adamw": "adamw.cu",
 }
-
-
-def names(module: str) -> tuple[str, ...]:
-    """The kernels of a module."""
-    family, *words = module.split("_")
-    ending = "_".join(words)
-    if family == "ce":
-        return (f"ce_{ending}", f"ce_scale_{ending}")
-    if family == "norm":
-        return tuple(
-            f"norm_{way}_{kind}_{ending}" for way in ("fwd", "bwd") for kind in ("ln", "rms")
-        )
-    if family == "act":
-        function, kind = "_".join(words[:-1]), words[-1]
-        return tuple(
-            f"act_{way}_{function}_{form}_{kind}"
-            for form in ("plain", "gated")
-            for way in ("fwd", "bwd")
-        )
-    if family == "reduce":
-        return (f"reduce_parts_{ending}",)
-    return (f"gradnorm_{ending}", f"adamw_prepare_{ending}", f"adamw_{ending}")
+"""Kernel file by the first word of a module's name."""
 
 
 @cache
-def _module_of() -> dict[str, str]:
-    return {
-        name: module
-        for real in ("f32", "f64")
-        for module in modules(real)
-        for name in names(module)
-    }
+def _read_file(name: str) -> str:
+    return (files("andrea.kernels") / name).read_text(encoding="utf-8")
 
 
-def module(name: str) -> str:
-    """The module that has a kernel.
+@cache
+def module_names(real: str = "f32") -> tuple[str, ...]:
+    """Return every module that computes in `real`: `f32`, or `f64` for the numerical derivatives
+    of the tests.
+    """
+    storage_types: tuple[str, ...] = STORAGE_TYPES
+    norm_types: tuple[tuple[str, str], ...] = NORM_TYPES
+    if real == "f64":
+        storage_types, norm_types = ("f64",), (("f64", "f64"),)
+    return (
+        *(f"ce_{storage}" for storage in storage_types),
+        *(f"norm_{stream}_{branch}" for stream, branch in norm_types),
+        *(f"act_{name}_{storage}" for name in GATED_ACTIVATIONS for storage in storage_types),
+        f"reduce_{real}",
+        *(f"adamw_{storage}" for storage in storage_types),
+    )
+
+
+def module_text(module: str) -> str:
+    """Return everything that a compiler needs for a module: it includes no other file."""
+    return _read_file("rt.cuh") + module_body(module)
+
+
+def module_body(module: str) -> str:
+    """Return a module's text without `rt.cuh`, so that tests can compile several modules as one
+    unit. A namespace of its own keeps equal names of different modules apart.
+    """
+    family, *words = module.split("_")
+    typedefs = [f"typedef {words[-1]} T;"]
+    macros = {"TYPES": words[-1]}
+    if family == "norm":
+        typedefs.append(f"typedef {words[0]} R;")
+        macros["TYPES"] = "_".join(words)
+    if family == "act":
+        macros["ACT"] = "_".join(words[:-1])
+    lines = [
+        f"namespace {module}_module {{",
+        *typedefs,
+        *(f"#define {name} {value}" for name, value in macros.items()),
+        _read_file(_FILES[family]),
+        *(f"#undef {name}" for name in macros),
+        "}\n",
+    ]
+    return "\n".join(lines)
+
+
+# ---- Kernels -------------------------------------------------------------------------------------
+
+
+def kernel_names(module: str) -> tuple[str, ...]:
+    """Return the kernels of a module."""
+    family, *words = module.split("_")
+    suffix = "_".join(words)
+    if family == "ce":
+        return (f"ce_{suffix}", f"ce_scale_{suffix}")
+    if family == "norm":
+        kinds = ("fwd_ln", "fwd_rms", "bwd_ln", "bwd_rms")
+        return tuple(f"norm_{kind}_{suffix}" for kind in kinds)
+    if family == "act":
+        function, storage = suffix.rsplit("_", 1)
+        variants = (("fwd", "plain"), ("bwd", "plain"), ("fwd", "gated"), ("bwd", "gated"))
+        return tuple(f"act_{way}_{function}_{form}_{storage}" for way, form in variants)
+    if family == "reduce":
+        return (f"reduce_parts_{suffix}",)
+    return (f"gradnorm_{suffix}", f"adamw_prepare_{suffix}", f"adamw_{suffix}")
+
+
+@cache
+def _modules_by_kernel() -> dict[str, str]:
+    modules = module_names("f32") + module_names("f64")
+    return {kernel: module for module in modules for kernel in kernel_names(module)}
+
+
+def module_of(kernel: str) -> str:
+    """Return the module that contains a kernel.
 
     Raises:
         KeyError: no module has it.
     """
-    return _module_of()[name]
+    return _modules_by_kernel()[kernel]
 
 
-# ---- Arguments
-# -------------------------------------------------------------------------------------------
-
-_SCALARS = {"int": "i32", "i64": "i64", "real": "real"}
+def kernel_family(kernel: str) -> str:
+    """Return a kernel's name without variant and types: a key of `REGISTER_BUDGETS`."""
+    families = [family for family in REGISTER_BUDGETS if kernel.startswith(f"{family}_")]
+    # `adamw_prepare_f32` begins with `adamw_` too.
+    return max(families, key=len)
 
 
 @cache
-def signature(name: str) -> tuple[Arg, ...]:
-    """A kernel's arguments in order, as its text declares them.
+def kernel_arguments(kernel: str) -> tuple[KernelArgument, ...]:
+    """Return a kernel's arguments in order, read from its text: nothing declares them twice.
 
     Raises:
         KeyError: there is no such kernel.
     """
-    source = _file(_FILES[module(name).split("_")[0]])
-    family = family_of(name)
-    form = {"plain": "PLAIN", "gated": "GATED"}.get(name.split("_")[-2], "NAME")
-    kernel = f"{family}_{name.split('_')[2]}" if family.startswith("norm") else family
-    found = re.search(rf"\b{form}\({kernel}\)\(\s*([^{{]*?)\) {{", source)
-    assert found, f"{name}: no such kernel in its file"
-    declared = found[1]
-    if declared.endswith("ARGUMENTS"):  # a list that several kernels share
-        macro = re.search(rf"#define {declared}((?:.*\\\n)*.*\n)", source)
-        assert macro, f"{name}: no {declared} in its file"
-        declared = macro[1].replace("\\\n", " ")
-    return _arguments(declared)
+    text = _read_file(_FILES[module_of(kernel).split("_")[0]])
+    words = kernel.split("_")
+    family = kernel_family(kernel)
+    # The files spell the name as `NAME(norm_fwd_ln)(...) {`, `PLAIN(act_fwd)(...) {` and so on.
+    macro = {"plain": "PLAIN", "gated": "GATED"}.get(words[-2], "NAME")
+    if family.startswith("norm"):
+        family += f"_{words[2]}"
+    declaration = re.search(rf"\b{macro}\({family}\)\(\s*([^{{]*?)\) {{", text)
+    assert declaration, f"{kernel}: no such kernel in its file"
+    parameters = declaration[1]
+    if parameters.endswith("ARGUMENTS"):  # a list that several kernels share, defined as a macro
+        shared_list = re.search(rf"#define {parameters}((?:.*\\\n)*.*\n)", text)
+        assert shared_list, f"{kernel}: no {parameters} in its file"
+        parameters = shared_list[1].replace("\\\n", " ")
+    return _parse_parameters(parameters)
 
 
-def _arguments(declared: str) -> tuple[Arg, ...]:
+def _parse_parameters(parameters: str) -> tuple[KernelArgument, ...]:
+    """Read C++ parameters; in `const R *x, i64 n` a type holds for one name alone."""
+    scalar_kinds: dict[str, ArgumentKind] = {"int": "i32", "i64": "i64", "real": "real"}
     arguments = []
-    kind = ""
-    for part in declared.split(","):
-        *words, last = part.replace("*", " * ").split()
-        kind = "ptr" if "*" in words else _SCALARS[words[-1]]
-        arguments.append(Arg(last, kind))
+    for parameter in parameters.split(","):
+        *type_words, name = parameter.replace("*", " * ").split()
+        kind: ArgumentKind = "ptr"
+        if "*" not in type_words:
+            kind = scalar_kinds[type_words[-1]]
+        arguments.append(KernelArgument(name, kind))
     return tuple(arguments)
 
 
-def family_of(name: str) -> str:
-    """A kernel's name without variant and types: the key of REGISTERS."""
-    return max((family for family in REGISTERS if name.startswith(f"{family}_")), key=len)
-
-
-def pack(launch: Launch, values: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a launch in order: pointers as given (left out: null), numbers with their
-    exact type.
-
-    Raises:
-        ValueError: a name that the kernel does not have, or a number that is missing.
-    """
-    wanted = signature(launch.name)
-    given = {**launch.extra, **values}
-    if unknown := given.keys() - {arg.name for arg in wanted}:
-        raise ValueError(f"{launch.name} has no argument {', '.join(sorted(unknown))}")
-    if missing := [arg.name for arg in wanted if arg.kind != "ptr" and arg.name not in given]:
-        raise ValueError(f"{launch.name} needs {', '.join(missing)}")
-    real = np.float64 if launch.name.endswith("_f64") else np.float32
-    scalar = {"i32": np.int32, "i64": np.int64, "real": real}
-    return [
-        given.get(arg.name) if arg.kind == "ptr" else scalar[arg.kind](given[arg.name])
-        for arg in wanted
-    ]
-
-
-def suffix(dtype: str) -> str:
-    """`torch.bfloat16` and `bfloat16` are `bf16`.
+def type_suffix(dtype: object) -> str:
+    """Return the kernels' name of a storage type: `bf16` for `torch.bfloat16` or `"bfloat16"`.
 
     Raises:
         ValueError: no kernel stores this type.
     """
-    known = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
+    suffixes = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64"}
     name = str(dtype).removeprefix("torch.")
-    if name not in known:
-        raise ValueError(f"no kernel for {dtype}; there are {', '.join(known)}")
-    return known[name]
-
-
-# ---- Shapes of launches
-# ----------------------------------------------------------------------------------
-
-
-def _up(number: int, to: int) -> int:
-    return -(-number // to) * to
-
-
-def _size(columns: int, rows: int) -> None:
-    if not 1 <= columns <= MOST_COLUMNS or rows < 0:
-        raise ValueError(
-            f"{rows} rows of {columns} columns: columns must be from 1 to {MOST_COLUMNS}"
-        )
-
-
-def _lanes(vectors: int, per_thread: int, most: int) -> int:
-    """Threads of a row, whole warps, so that each has about `per_thread` vectors."""
-    lanes = WARP
-    while lanes < most and lanes * per_thread < vectors:
-        lanes = min(2 * lanes, most)
-    return lanes
-
-
-def _grid(rows: int, groups: int) -> int:
-    return min(-(-rows // groups), LARGEST_GRID)
-
-
-def cross_entropy(dtype: str, rows: int, columns: int, limits: Limits = ANY_GPU) -> Launch:
-    """Loss and gradient of [rows, columns] logits."""
-    _size(columns, rows)
-    vectors = columns * SIZE[dtype] // VECTOR
-    row_bytes = vectors * VECTOR
-    # A row that leaves no room for a second block on the multiprocessor gets twice the threads.
-    lanes = _lanes(vectors, 4, 768 if row_bytes > limits.shared // 2 else 384)
-    groups = 256 // WARP if lanes == WARP else 1
-    cached = groups * row_bytes <= limits.shared
-    return Launch(
-        f"ce_{dtype}",
-        _grid(rows, groups),
-        lanes * groups,
-        groups * row_bytes if cached else 0,
-        {"lanes": lanes, "cached": int(cached)},
-    )
-
-
-def cross_entropy_scale(dtype: str, rows: int, columns: int) -> Launch:
-    """Rows of a gradient times a number each."""
-    _size(columns, rows)
-    return Launch(f"ce_scale_{dtype}", _grid(rows, 1), 256, 0, {})
-
-
-def norm_forward(
-    kind: str, stream: str, branch: str, rows: int, columns: int, limits: Limits = ANY_GPU
-) -> Launch:
-    """Residual add and norm of [rows, columns]; kind `ln` or `rms`."""
-    _size(columns, rows)
-    vector = VECTOR // SIZE[stream]
-    lanes = WARP if columns <= 1024 else _lanes(columns // vector, 2, 256)
-    groups = 256 // WARP if lanes == WARP else 1
-    row_bytes = _up(columns, vector) * SIZE[stream]
-    cached = groups * row_bytes <= limits.shared
-    return Launch(
-        f"norm_fwd_{kind}_{stream}_{branch}",
-        _grid(rows, groups),
-        lanes * groups,
-        groups * row_bytes if cached else 0,
-        {"lanes": lanes, "cached": int(cached)},
-    )
-
-
-def norm_backward(
-    kind: str,
-    stream: str,
-    branch: str,
-    rows_per_replica: int,
-    replicas: int,
-    columns: int,
-    limits: Limits = ANY_GPU,
-) -> Launch:
-    """Its backward; `partial` is [1 + with_bias, replicas, extra["parts"], columns]."""
-    _size(columns, rows_per_replica)
-    vector = VECTOR // SIZE[stream]
-    # Two sums, s and dy for each column.
-    column_bytes = 2 * max(4, SIZE[stream] if stream == "f64" else 4) + SIZE[stream] + SIZE[branch]
-    row_bytes = _up(columns, vector) * column_bytes
-    lanes, groups = WARP, 256 // WARP
-    if columns > 1024 or groups * row_bytes > limits.shared:
-        lanes, groups = _lanes(columns // vector, 2, 256), 1
-    cached = groups * row_bytes <= limits.shared
-    shared = groups * row_bytes if cached else 0
-    # One wave: as many blocks as run at once, each with its share of the rows.
-    at_once = min(512 // (lanes * groups), max(1, limits.shared // shared) if shared else 2)
-    parts = max(
-        1, min(limits.multiprocessors * at_once // max(1, replicas), -(-rows_per_replica // groups))
-    )
-    return Launch(
-        f"norm_bwd_{kind}_{stream}_{branch}",
-        parts * replicas,
-        lanes * groups,
-        shared,
-        {"parts": parts, "lanes": lanes, "cached": int(cached)},
-    )
-
-
-def _tile(dtype: str, columns: int) -> tuple[int, int]:
-    """Threads of a block along the columns, and tiles: the widest block that leaves few threads
-    without work.
-    """
-    vectors = -(-columns * SIZE[dtype] // VECTOR)
-    widths = [256, 128, 64, 32, 16, 8, 4, 2, 1]
-    waste = {width: -(-vectors // width) * width - vectors for width in widths}
-    width = next((w for w in widths if waste[w] * 20 <= vectors), 1)
-    return width, -(-vectors // width)
-
-
-def _activation(name: str, dtype: str, replicas: int, columns: int, parts: int) -> Launch:
-    width, tiles = _tile(dtype, columns)
-    parts = max(1, min(parts, LARGEST_GRID // (tiles * max(1, replicas))))
-    return Launch(
-        name, tiles * parts * replicas, 256, 0, {"width": width, "tiles": tiles, "parts": parts}
-    )
-
-
-def activation_forward(
-    function: str,
-    gated: bool,
-    dtype: str,
-    rows_per_replica: int,
-    replicas: int,
-    columns: int,
-    limits: Limits = ANY_GPU,
-) -> Launch:
-    """An activation of [replicas * rows_per_replica, columns]; each thread has four rows."""
-    _size(columns, rows_per_replica)
-    width, _ = _tile(dtype, columns)
-    parts = -(-rows_per_replica // (256 // width * 4))
-    name = f"act_fwd_{function}_{'gated' if gated else 'plain'}_{dtype}"
-    return _activation(name, dtype, replicas, columns, parts)
-
-
-def activation_backward(
-    function: str,
-    gated: bool,
-    dtype: str,
-    rows_per_replica: int,
-    replicas: int,
-    columns: int,
-    limits: Limits = ANY_GPU,
-) -> Launch:
-    """Its backward; `partial` is [1 or 2, replicas, extra["parts"], columns]."""
-    _size(columns, rows_per_replica)
-    width, tiles = _tile(dtype, columns)
-    # Enough blocks for four waves, few enough that the second stage has little to add.
-    blocks = limits.multiprocessors * (2 if gated else 3) * 4
-    parts = min(
-        -(-blocks // (tiles * max(1, replicas))), -(-rows_per_replica // (256 // width * 2))
-    )
-    name = f"act_bwd_{function}_{'gated' if gated else 'plain'}_{dtype}"
-    return _activation(name, dtype, replicas, columns, parts)
-
-
-def reduce_parts(real: str, segments: int, parts: int, columns: int) -> Launch:
-    """Sums of [segments, parts, columns] over the parts."""
-    _size(columns, segments)
-    return Launch(
-        f"reduce_parts_{real}", _grid(segments * -(-columns // 32), 1), 1024, 0, {"parts": parts}
-    )
-
-
-def chunks_of(numels: Sequence[int]) -> list[tuple[int, int]]:
-    """The optimizer's chunks: (tensor, offset) over tensors of these sizes."""
-    return [
-        (tensor, offset) for tensor, numel in enumerate(numels) for offset in range(0, numel, CHUNK)
-    ]
-
-
-def _optimizer(name: str, chunks: int, replicas: int) -> Launch:
-    if chunks * replicas > LARGEST_GRID:
-        raise ValueError(
-            f"{chunks} chunks of {replicas} replicas are more than {LARGEST_GRID} blocks"
-        )
-    return Launch(name, chunks * replicas, 256, 0, {"n_chunks": chunks, "chunk": CHUNK})
-
-
-def gradient_norm(dtype: str, chunks: int, replicas: int) -> Launch:
-    """Sums of squares by chunk."""
-    return _optimizer(f"gradnorm_{dtype}", chunks, replicas)
-
-
-def adamw_prepare(real: str, replicas: int) -> Launch:
-    """Norms and what one step needs, by replica."""
-    return Launch(f"adamw_prepare_{real}", replicas, 256, 0, {})
-
-
-def adamw(dtype: str, chunks: int, replicas: int) -> Launch:
-    """The update."""
-    return _optimizer(f"adamw_{dtype}", chunks, replicas)
+    if name not in suffixes:
+        raise ValueError(f"no kernel for {dtype}; there are {', '.join(suffixes)}")
+    return suffixes[name]

@@ -92,17 +92,17 @@ class Attention(Variant):
             # Copies of queries, keys and values, head by head of the queries.
             copies = 3 * queries
             scores = 2 * cfg.n_head * cfg.context
-            kept: float = copies + scores + (qkv if has_norms else 0)
+            saved: float = copies + scores + (qkv if has_norms else 0)
         else:
             positions = activations_of(variant("positions", cfg.positions), cfg)
             normed = queries + keys if has_norms else 0
-            kept = qkv + cfg.n_head + (positions or normed)
+            saved = qkv + cfg.n_head + (positions or normed)
         norm = variant("norm", cfg.norm)
         norms = 0.0
         for times, width in cls.applied_norms(cfg):
             # The input of these norms is part of `qkv`, which is counted as a whole.
             norms += times * (activations_of(norm, at_width(cfg, width)) - width)
-        return float(cfg.d_model + queries) + kept + norms
+        return float(cfg.d_model + queries) + saved + norms
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:

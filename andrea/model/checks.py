@@ -52,7 +52,7 @@ def _default(cfg: ModelSettings, name: str) -> Any:
 
 
 def _is_set(cfg: ModelSettings, name: str) -> bool:
-    """Whether a setting differs from its default."""
+    """True where a setting differs from its default."""
     return bool(getattr(cfg, name) != _default(cfg, name))
 
 
@@ -137,7 +137,7 @@ def _refusals(cfg: ModelSettings, parts: Parts) -> Iterator[str]:
 
 
 def _ask_to_refuse(part: Any, cfg: ModelSettings) -> str | None:
-    """What a part has against a model. A user's own may fail, or return anything."""
+    """Objections of a part to a model. A user's own may fail, or return anything."""
     try:
         refusal = part.refuse(cfg)
     except Exception as error:
@@ -162,13 +162,13 @@ def _faults_of_shared_settings(cfg: ModelSettings, parts: Parts) -> Iterator[str
 
 
 def _has_norm(cfg: ModelSettings, parts: Parts) -> bool:
-    """Whether a norm stands anywhere."""
+    """True where a norm stands anywhere."""
     in_blocks = bool(parts["norm_placement"].sites)
     return in_blocks or cfg.has_final_norm or cfg.embedding_norm or cfg.qk_norm != "none"
 
 
 def _has_norm_bias(cfg: ModelSettings, parts: Parts) -> bool:
-    """Whether a norm stands anywhere that can carry a bias."""
+    """True where a norm stands anywhere that can carry a bias."""
     return "norm_bias" in parts["norm"].reads and cfg.norm_affine and _has_norm(cfg, parts)
 
 
@@ -183,10 +183,10 @@ def _unread_settings(cfg: ModelSettings, parts: Parts) -> Iterator[str]:
         if not _is_set(cfg, name) or name in read:
             continue
         chosen = getattr(cfg, axis)
-        why = f"{axis} is {chosen}"
+        obstacle = f"{axis} is {chosen}"
         if axis == "norm" and chosen in readers:
-            why = "no norm stands anywhere"
-        yield f"{name} is read with {axis} {', '.join(readers)} only, and {why}: leave it out"
+            obstacle = "no norm stands anywhere"
+        yield f"{name} is read with {axis} {', '.join(readers)} only, and {obstacle}: leave it out"
     if not has_norm and _is_set(cfg, "norm"):
         yield (
             f"norm {cfg.norm}: no norm stands anywhere; choose another norm_placement, "

@@ -206,6 +206,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise
         number = int(match[1])
         raise OSError(number, os.strerror(number), str(path)) from error
+    # safetensors leaves its file to the system's cache: a crash could tear it after the rename.
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -76,6 +76,7 @@ class GPT(nn.Module):
         if cfg.context < T:
             raise ValueError(f"{T} tokens do not fit into a context of {cfg.context}")
         x_BTC: Tensor = self.token_embedding(tokens)
+        # A factor of 1 is left out, so that it costs no kernel.
         if cfg.token_scale != 1:
             x_BTC = x_BTC * cfg.token_scale
         if self.position_embedding is not None:

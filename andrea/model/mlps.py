@@ -19,7 +19,7 @@ class Mlp(Variant):
 
     gated = False
     """A third matrix `gate` carries the nonlinearity."""
-    kept = 2
+    saved_tensors = 2
     """Tensors of the hidden width that the backward pass needs (input and output of f; a gate
     doubles them).
     """
@@ -47,7 +47,7 @@ class Mlp(Variant):
     @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
         """Return the size of its input and of the hidden tensors."""
-        return float(cfg.d_model + cls.kept * cfg.mlp_dim)
+        return float(cfg.d_model + cls.saved_tensors * cfg.mlp_dim)
 
 
 class GeluTanh(Mlp):
@@ -73,7 +73,7 @@ class Gelu(Mlp):
 class Relu(Mlp):
     """max(0, x); its output tells the backward pass all, so one tensor is kept."""
 
-    kept = 1
+    saved_tensors = 1
 
     @classmethod
     def activation(cls) -> "nn.Module":
@@ -106,7 +106,8 @@ class Gated(Mlp):
     """f(gate(x)) * up(x) inside."""
 
     gated = True
-    kept = 4
+    # Input and output of f, the other factor, and the product that `down` reads.
+    saved_tensors = 4
 
 
 class SwiGLU(Gated):
@@ -132,14 +133,14 @@ class GEGLUTanh(Gated):
 class ReGLU(Gated):
     """relu(gate(x)) * up(x) (Shazeer 2020)."""
 
-    kept = 3
+    saved_tensors = 3
     activation = Relu.activation
 
 
 class Bilinear(Gated):
     """gate(x) * up(x), no nonlinearity besides the product (Shazeer 2020)."""
 
-    kept = 3
+    saved_tensors = 3
 
     @classmethod
     def activation(cls) -> "nn.Module":
@@ -151,7 +152,7 @@ class Bilinear(Gated):
 class GLU(Gated):
     """σ(gate(x)) * up(x) (Dauphin et al. 2017)."""
 
-    kept = 3
+    saved_tensors = 3
 
     @classmethod
     def activation(cls) -> "nn.Module":

@@ -104,6 +104,7 @@ def variant(axis: str, name: str) -> Any:
         raise UserError(unknown_variant(axis, name))
     target = VARIANTS[axis][name]
     module, _, class_name = target.partition(":")
+    # Here and not at the top: the classes read the registry themselves.
     try:
         part = getattr(importlib.import_module(module), class_name)
     except (ImportError, AttributeError) as error:

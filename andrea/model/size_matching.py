@@ -82,6 +82,7 @@ def fit_setting(cfg: ModelConfig, target: float, on: Quantity, by: Setting) -> F
     reached = _first_to_reach(cfg, target, on, by, step)
     if reached is None:
         return None
+    # The nearest value may make no model (a width that RoPE cannot halve): the next one may.
     below = range(reached - 1, max(0, reached - 1 - NEIGHBOURS), -1)
     above = range(reached, min(reached + NEIGHBOURS, LARGEST // step + 1))
     candidates: list[ModelConfig] = []
@@ -117,6 +118,7 @@ def _first_to_reach(
             message = f"cannot be counted with model.{by} {k * step}: {reason(error)}"
             raise UserError(message) from error
 
+    # Double until the target is reached, then bisect: sizes never fall as the setting grows.
     high = 1
     while size_at(high) < target and high < LARGEST // step:
         high = min(2 * high, LARGEST // step)

@@ -272,6 +272,7 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
     direction = "more" if excess > 0 else "fewer"
     note += f", {abs(excess):.1f} % {direction} than its name says"
     if cfg.tied and excess < 0:
+        # Published sizes often count a tied embedding as embedding and as head.
         twice = parameters.total + parameters.token_embedding
         verdict = "still falls short" if twice < 0.99 * claimed else "is what the name rests on"
         note += f"; counting the tied token embedding twice gives {twice:,}, which {verdict}"

@@ -6,7 +6,7 @@ damaged values.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from andrea.errors import warn
+from andrea.schema import NUMBERS
 
 Settings: TypeAlias = dict[str, Any]
 """A configuration as plain JSON values, as a file holds it."""
@@ -32,17 +33,23 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=True)
 
+    tolerant: ClassVar[bool] = True
+    """Whether a damaged field costs that field alone; else it costs the whole record."""
+
     @field_validator("*", mode="wrap")
     @classmethod
     def _tolerate_damage(
         cls, value: object, validate: Callable[[object], Any], info: ValidationInfo
     ) -> Any:
         damaged = damaged_fields(info)
+        field = cls.model_fields[str(info.field_name)]
         try:
+            # pydantic would read true and "1" as numbers.
+            if isinstance(value, bool | str) and field.annotation in NUMBERS:
+                raise ValueError("not a number")
             return validate(value)
-        except ValidationError:
-            field = cls.model_fields[str(info.field_name)]
-            if damaged is None or field.is_required():
+        except ValueError:
+            if damaged is None or field.is_required() or not cls.tolerant:
                 raise
             damaged.append(str(info.field_name))
             return field.get_default(call_default_factory=True)

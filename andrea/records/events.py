@@ -4,38 +4,38 @@ study.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-Run = dict[str, Any]
-"""A line of runs.jsonl; given to observers with `reused` (the store had it before) and `attempt`
-where known.
-"""
+from andrea.records.run import MetricRecord, RunResult, RunSpec
 
 
 class Observer:
     """Does nothing at every event; override what you watch."""
 
-    def phase(self, name: str, note: str) -> None:
-        """A stretch begins: `grid`, `extension`, `midpoint`, `replicate`, `control`, `budget`,
-        `confirm`, `trials`.
+    def on_phase_started(self, name: str, note: str) -> None:
+        """A generation of runs begins: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
+
+    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
+        """These runs belong to the generation that begins, in the order of runs.jsonl."""
+
+    def on_run_started(self, run: RunSpec, attempt: int) -> None:
+        """The run was given to the executor, for the `attempt`-th time in this command.
+
+        A run whose plan no other arm can change may start before its generation begins.
         """
 
-    def planned(self, runs: Sequence[Run]) -> None:
-        """These runs belong to the stretch that begins, in the order of runs.jsonl."""
+    def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
+        """A record was appended to the metrics.jsonl of a run that is being trained."""
 
-    def started(self, run: Run) -> None:
-        """The run was given to the executor."""
+    def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
+        """The store has the run's result: trained just now, or (`reused`) found there.
 
-    def progress(self, run: Run, record: dict[str, Any]) -> None:
-        """A record was appended to the metrics.jsonl of a run at work."""
+        A run that started before its generation is announced again when the generation begins.
+        """
 
-    def finished(self, run: Run, result: dict[str, Any]) -> None:
-        """The store has the run's result: trained just now, or (`reused`) found there."""
-
-    def failed(self, run: Run, reason: str) -> None:
+    def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
         """An attempt at the run ended without a result."""
 
-    def say(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         """Anything else that a reader should know."""
 
 
@@ -46,28 +46,28 @@ class Observers(Observer):
         self._observers = list(observers)
         self._warned: set[int] = set()
 
-    def phase(self, name: str, note: str) -> None:
-        self._each(lambda o: o.phase(name, note))
+    def on_phase_started(self, name: str, note: str) -> None:
+        self._notify(lambda observer: observer.on_phase_started(name, note))
 
-    def planned(self, runs: Sequence[Run]) -> None:
-        self._each(lambda o: o.planned([dict(run) for run in runs]))
+    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
+        self._notify(lambda observer: observer.on_runs_planned(runs))
 
-    def started(self, run: Run) -> None:
-        self._each(lambda o: o.started(dict(run)))
+    def on_run_started(self, run: RunSpec, attempt: int) -> None:
+        self._notify(lambda observer: observer.on_run_started(run, attempt))
 
-    def progress(self, run: Run, record: dict[str, Any]) -> None:
-        self._each(lambda o: o.progress(dict(run), dict(record)))
+    def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
+        self._notify(lambda observer: observer.on_metrics(run, record))
 
-    def finished(self, run: Run, result: dict[str, Any]) -> None:
-        self._each(lambda o: o.finished(dict(run), dict(result)))
+    def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
+        self._notify(lambda observer: observer.on_run_finished(run, result, reused=reused))
 
-    def failed(self, run: Run, reason: str) -> None:
-        self._each(lambda o: o.failed(dict(run), reason))
+    def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
+        self._notify(lambda observer: observer.on_run_failed(run, reason, attempt))
 
-    def say(self, line: str) -> None:
-        self._each(lambda o: o.say(line))
+    def on_message(self, line: str) -> None:
+        self._notify(lambda observer: observer.on_message(line))
 
-    def _each(self, call: Callable[[Observer], None]) -> None:
+    def _notify(self, call: Callable[[Observer], None]) -> None:
         for observer in self._observers:
             try:
                 call(observer)
@@ -75,7 +75,5 @@ class Observers(Observer):
                 if id(observer) not in self._warned:
                     self._warned.add(id(observer))
                     name = type(observer).__name__
-                    print(
-                        f"warning: {name} failed and may show too little: {error!r}",
-                        file=sys.stderr,
-                    )
+                    warning = f"warning: {name} failed and may show too little: {error!r}"
+                    print(warning, file=sys.stderr)

@@ -8,6 +8,8 @@ once stays asked: a control that failed cannot be dropped by leaving the option 
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from pydantic import model_serializer
+
 from andrea.errors import UserError, nearest
 from andrea.records.base import Record, Several
 
@@ -37,9 +39,10 @@ class Extras(Record):
     def __bool__(self) -> bool:
         return self.controls or self.confirm or bool(self.equal)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all three answers, also where nothing was asked."""
-        return self.model_dump(mode="json")
+    @model_serializer
+    def _write_all(self) -> dict[str, Any]:
+        # Also what was not asked for: the file is an answer to three questions.
+        return {"controls": self.controls, "confirm": self.confirm, "equal": self.equal}
 
     def covers(self, other: "Extras") -> bool:
         """Return whether all that `other` asks is asked here too."""

@@ -68,6 +68,10 @@ class AskedStudy(Record):
     """The rules by which an ablation is tuned and judged."""
     space: Settings = {}
     """What a sweep searches."""
+    trials: int = 0
+    """Of a sweep."""
+    seeds: int = 1
+    """Tuning seeds per trial of a sweep."""
 
     @property
     def centers(self) -> dict[str, float]:
@@ -195,6 +199,8 @@ class ArmSpeed(Record):
 
 class SpeedRatio(Record):
     """Time of an arm's step over that of the baseline's, with its interval."""
+
+    tolerant = False  # A ratio without its interval would decide what is trained.
 
     ratio: float
     low: float | None = None

@@ -1,6 +1,6 @@
 """verdict.json: what a study says, and what stands beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import model_serializer, model_validator
@@ -13,6 +13,41 @@ from andrea.verdict.replicates import ArmSummary, Difference
 from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import Stability
 from andrea.verdict.tokens_saved import TokensSaved
+
+_FILE_ORDER = [
+    "kind",
+    "steps",
+    "at",
+    "weights",
+    "arm",
+    "verdict",
+    "cause",
+    "reason",
+    "n",
+    "differences",
+    "m",
+    "level",
+    "arms",
+    "family",
+    "regret",
+    "counts",
+    "baseline_counts",
+    "mean",
+    "sd",
+    "interval",
+    "p",
+    "p_regret",
+    "p_holm",
+    "p_holm_regret",
+    "tost_p",
+    "tost_p_regret",
+    "fisher_p",
+    "pairs_needed",
+    "pairs_needed_regret",
+    "smallest_visible",
+    "tags",
+]
+"""Fields of a judged contrast as verdict.json has them."""
 
 
 class Judged(Record):
@@ -43,6 +78,13 @@ class Judged(Record):
     pairs_needed_regret: int | None = None
     smallest_visible: float | None = None
     tags: list[str] = []
+
+    @model_serializer(mode="wrap")
+    def _in_file_order(self, serialize: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        # Inherited fields would come first.
+        values = serialize(self)
+        known = [key for key in _FILE_ORDER if key in values]
+        return {key: values[key] for key in [*known, *(values.keys() - set(known))]}
 
     @property
     def low(self) -> float | None:

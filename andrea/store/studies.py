@@ -13,7 +13,7 @@ studies/<name>-<digest>/
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,19 +179,18 @@ class StudyFolder:
     @property
     def complete(self) -> bool:
         """Whether everything that was planned has a result and was judged (a sweep: its best config
-        chosen).
+        chosen), all that was asked beside the question included.
         """
-        ended = self.read("verdict.json") or self.read("best.json") or {}
-        return bool(ended.get("complete")) and self.answers(ended, self.read("asked.json") or {})
+        if self.load_info().kind == "sweep":
+            best = self.load_best()
+            return best is not None and best.complete
+        asked = Extras.from_json(self.read("asked.json"), self.path / "asked.json")
+        return self.answers(asked or Extras())
 
-    @staticmethod
-    def answers(verdict: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-        """Whether a verdict.json was written when all that is asked beside the question had been
-        asked.
-        """
-        told = verdict.get("asked") or {}
-        switches = all(told.get(name) or not asked.get(name) for name in ("controls", "confirm"))
-        return switches and set(named(asked.get("equal"))) <= set(named(told.get("equal")))
+    def answers(self, extras: Extras) -> bool:
+        """Return whether an ablation was judged completely, with these extras."""
+        verdict = self.load_verdict()
+        return verdict is not None and verdict.complete and verdict.asked.covers(extras)
 
     def read(self, name: str) -> Any:
         """A JSON file of the study, an object, or None where it is missing or a damaged projection.
@@ -234,13 +233,29 @@ class StudyFolder:
                 "on"
             )
 
-    def add_run(self, record: dict[str, Any]) -> None:
+    def add_run(self, run: RunSpec) -> None:
         """Append a planned run."""
-        append_line(self.path / "runs.jsonl", record)
+        append_line(self.path / "runs.jsonl", run.to_json())
 
-    def write_runs(self, records: list[dict[str, Any]]) -> None:
+    def write_runs(self, runs: Sequence[RunSpec]) -> None:
         """Replace the planned runs, atomically."""
-        write_lines(self.path / "runs.jsonl", records)
+        write_lines(self.path / "runs.jsonl", [run.to_json() for run in runs])
+
+    def save_choices(self, choices: Mapping[str, Choice]) -> None:
+        """Write choices.json."""
+        self.write("choices.json", {arm: choice.to_json() for arm, choice in choices.items()})
+
+    def save_verdict(self, verdict: StudyVerdict) -> None:
+        """Write verdict.json."""
+        self.write("verdict.json", verdict.to_json())
+
+    def save_resolved(self, resolved: ResolvedStudy) -> None:
+        """Write resolved.json."""
+        self.write("resolved.json", resolved.to_json())
+
+    def save_best(self, best: BestTrial) -> None:
+        """Write best.json."""
+        self.write("best.json", best.to_json())
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -1,31 +1,32 @@
-"""The one process that owns a study: plans, has runs done, decides, writes what came out.
+"""The one process that owns a study: plans runs, has them trained, and writes what came out.
 
-Everything is derived from the protocol and the store, generation by generation, and each generation
-waits for all of its runs. So neither slots nor kills change a number, and to resume is to derive
-everything once more.
+Everything is derived from the protocol and the store, stage by stage, each planned from finished
+results alone. So neither slots nor kills change a number, and to resume is to derive everything
+once more.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from andrea.errors import StudyError, disk_full
-from andrea.execution.dispatch import disk_message
+from andrea.errors import StudyError, UserError, disk_full
+from andrea.execution.dispatch import Upcoming, disk_message
 from andrea.execution.executors import Executor
-from andrea.records.events import Observer, Observers, Run
+from andrea.records.events import Observer, Observers
 from andrea.records.extras import Extras
+from andrea.records.run import RunResult, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.study import beside
-from andrea.study.desk import Desk, Summary
 from andrea.study.ledger import Replanned
-from andrea.study.optuna_journal import Trial
-from andrea.study.plan.frozen import FrozenStudy
-from andrea.study.regrade import keep_older
-from andrea.study.stages import tune as tuning
+from andrea.study.optuna_journal import JournalTrial, score_attributes
+from andrea.study.session import Session, Summary
+from andrea.study.stages import tune
+from andrea.study.stages.controls import positive_control_tokens
+from andrea.study.stages.evidence import Evidence
+from andrea.study.stages.replicate import Replicate
 from andrea.study.stages.search import search
-from andrea.study.stages.verdict import verdicts
-from andrea.verdict.seeds import replication_seed, tuning_seed
+from andrea.study.stages.sequence import stages_after_tuning
+from andrea.study.stages.stage import Stage
+from andrea.study.stages.verdict import judge_study
+from andrea.verdict.judgement import METHOD
 from andrea.verdict.tuning import Decision
 
 
@@ -34,30 +35,37 @@ def run_study(
     store: RunStore,
     executor: Executor,
     observers: Sequence[Observer] = (),
-    asked: Extras | None = None,
+    extras: Extras | None = None,
 ) -> Summary:
-    """Run a frozen study to its end, or take it up where it stopped.
+    """Run a frozen study to its end, or resume it where it stopped.
 
     Writes runs.jsonl, choices.json and verdict.json (a sweep: best.json) and the Optuna journal.
     Returns incomplete when runs failed at every try.
 
     Args:
-        asked: what is asked of an ablation beside its question; what was asked before stays asked.
+        extras: what is asked of an ablation beside its question; what was asked before stays asked.
 
     Raises:
-        UserError: another controller is at it, or it was frozen on another platform.
+        UserError: another controller runs the study, or it was frozen on another platform.
         StudyError: the disk is full.
         KeyboardInterrupt: Ctrl-C; all workers are gone, and the same command resumes.
     """
     watch = Observers(observers)
     with folder.held():
         try:
-            return _run(Desk(folder, store, executor, watch), asked or Extras())
+            session = Session(folder, store, executor, watch)
+            session.study.require_data()
+            if session.study.kind == "sweep":
+                return search(session)
+            _remember_extras(session, extras or Extras())
+            return _run_ablation(session)
         except Replanned:
-            # It is done: what torch or the machine became since does not matter.
+            # A finished study can be read whatever became of torch or the machine since.
             if not folder.complete:
                 raise
-            watch.say(f"study {folder.path.name} is complete; it was run on another platform")
+            watch.on_message(
+                f"study {folder.path.name} is complete; it was run on another platform"
+            )
             return Summary(True)
         except OSError as error:
             if not disk_full(error):
@@ -67,93 +75,132 @@ def run_study(
             executor.cancel()
 
 
-def _run(desk: Desk, asked: Extras) -> Summary:
-    desk.study.require_data()
-    if desk.study.kind == "sweep":
-        return search(desk)
-    beside.ask(desk, asked)
-    return ablate(desk)
+def _remember_extras(session: Session, extras: Extras) -> None:
+    """Record what is asked of a study beside its question.
+
+    Raises:
+        UserError: it cannot be done, or not here; nothing was written.
+    """
+    study, known = session.study, session.folder.load_extras()
+    wanted = known | extras
+    if not known.covers(extras):
+        if wanted.controls:
+            positive_control_tokens(study.config(str(study.baseline)), 0.5)
+        study.require_platform()
+        try:
+            session.ledger.require_same(study)
+        except Replanned as error:
+            # Unlike a finished study that is only read: more is to be trained.
+            raise UserError(str(error)) from error
+    elif extras.confirm and session.folder.complete:
+        session.watch.on_message(
+            f"study {session.folder.path.name} has its confirmation: there is one per study, not "
+            "as many as it takes to agree"
+        )
+    session.folder.save_extras(wanted)
 
 
-def ablate(desk: Desk) -> Summary:
-    """Tune every arm alike, replicate every arm at its rate on the same fresh seeds, do what is
-    asked beside, judge.
+def _run_ablation(session: Session) -> Summary:
+    """Tune every arm alike, then run the stages, then judge.
 
     An arm of which a tuning run fails at every try gets no rate, and the others go on without it.
     What is planned without it is provisional: the next command tries again and, if it then works,
     plans as if it had never failed.
     """
-    study, desk.project = desk.study, _project
-    decision = _decide(desk)
-    while decision.phase != "done":
-        tried = Counter(run["arm"] for run in desk.ledger.runs)
-        rows = tuning.generation(decision, study.arms, tried)
-        runs = [study.run(row, tuning_seed(0)) for row in rows]
-        desk.do(decision.phase, decision.note, runs)
-        decision = _decide(desk)
-    if kept := keep_older(desk.folder):
-        desk.watch.say(
-            f"judged by a newer method; what the older one said is kept in {', '.join(kept)}"
+    session.update_journal = _update_journal
+    stages = stages_after_tuning(session.watch.on_message)
+    decision = _tune(session, stages)
+    choices = tune.choose(decision, session.study.arms, session.ledger.runs, session.results)
+    session.folder.save_choices(choices)
+
+    def gather() -> Evidence:
+        runs, results = session.ledger.runs, session.results
+        return Evidence(session.study, runs, results, choices, decision.generation)
+
+    before = session.folder.load_verdict()
+    if gather().has_rate(str(session.study.baseline)):
+        for position, stage in enumerate(stages):
+            while generation := stage.next_runs(gather()):
+                upcoming = _upcoming(session, stages[position + 1 :], gather())
+                session.train(generation, upcoming)
+            if isinstance(stage, Replicate) and gather().extras:
+                _save_early_verdict(session, gather(), before is None or before.method != METHOD)
+    verdict = judge_study(gather())
+    session.folder.save_verdict(verdict)
+    if verdict.exploratory and not session.study.resolved.exploratory:
+        session.folder.save_resolved(
+            session.study.resolved.model_copy(update={"exploratory": True})
         )
-    choices = tuning.choices(decision, study.arms, desk.ledger.runs, desk.results)
-    desk.folder.write("choices.json", choices)
-    replicates = _replicates(study, choices, decision.generation)
-    if replicates:
-        desk.do(
-            "replicate", f"{study.protocol.seeds} fresh seeds, the same in every arm", replicates
-        )
-        if desk.folder.load_extras() and (kept or not desk.folder.complete):
-            # What is known already can be read while the rest is trained; it is not the whole
-            # answer. A study that is whole stays so while its command, given again, looks whether
-            # it is.
-            early = verdicts(study, choices, *desk.known())
-            desk.folder.write("verdict.json", {**early, "complete": False})
-        beside.train(desk, choices, decision.generation + 1)
-    found = verdicts(study, choices, desk.ledger.runs, desk.results)
-    desk.folder.write("verdict.json", found)
-    if found["exploratory"] and not study.resolved["exploratory"]:
-        desk.folder.write("resolved.json", {**study.resolved, "exploratory": True})
-    return desk.summary(complete=bool(found["complete"]))
+    return session.summary(complete=verdict.complete)
 
 
-def _decide(desk: Desk) -> Decision:
-    return tuning.decide(desk.study, desk.ledger.runs, desk.results, desk.untuned)
+def _tune(session: Session, stages: Sequence[Stage]) -> Decision:
+    """Train generations of tuning runs until every arm has its learning rate, or has none."""
+    study = session.study
+    while True:
+        runs = session.ledger.runs
+        decision = tune.decide(study, runs, session.results, session.untuned)
+        if decision.phase == "done":
+            return decision
+        tuned = [run for run in runs if run.phase == "tune"]
+        generation = tune.plan_generation(study, decision, tuned)
+        planned = [*tuned, *generation.runs]
+
+        def upcoming(
+            results: Mapping[str, RunResult], planned: Sequence[RunSpec] = planned
+        ) -> Iterator[RunSpec]:
+            known = {**session.results, **results}
+            current = tune.decide(study, planned, known, session.untuned)
+            rates = dict(tune.settled_rates(study, current, planned, known))
+            for stage in stages if rates else ():
+                yield from stage.early_runs(study, rates, current.generation + 1)
+
+        session.train(generation, upcoming)
 
 
-def _replicates(
-    study: FrozenStudy, choices: Mapping[str, Mapping[str, Any]], generation: int
-) -> list[Run]:
-    """Seed by seed through all arms that have a rate, so that pairs end together; none without a
-    baseline's rate.
+def _upcoming(session: Session, stages: Sequence[Stage], evidence: Evidence) -> Upcoming:
+    """Return the runs of later stages that no result can change any more."""
+    rates = {arm: choice.lr for arm, choice in evidence.choices.items() if choice.lr}
+
+    def upcoming(results: Mapping[str, RunResult]) -> Iterator[RunSpec]:
+        for stage in stages:
+            yield from stage.early_runs(session.study, rates, evidence.generation)
+
+    return upcoming
+
+
+def _save_early_verdict(session: Session, evidence: Evidence, is_outdated: bool) -> None:
+    """Write the verdict as it is before the extras are trained, so that it can be read meanwhile.
+
+    A study that is complete stays so while its command, given again, checks whether it is.
     """
-    if choices[str(study.baseline)]["lr"] is None:
-        return []
-    runs = []
-    for i in range(study.protocol.seeds):
-        for arm in study.arms:
-            if choices[arm]["lr"] is not None:
-                row = {
-                    "arm": arm,
-                    "phase": "replicate",
-                    "why": "replicate",
-                    "lr": choices[arm]["lr"],
-                }
-                row |= {"trial": None, "generation": generation}
-                runs.append(study.run(row, replication_seed(i)))
-    return runs
+    if session.folder.complete and not is_outdated:
+        return
+    runs, results = session.known_runs()
+    known = Evidence(evidence.study, runs, results, evidence.choices, evidence.generation)
+    session.folder.save_verdict(judge_study(known).model_copy(update={"complete": False}))
 
 
-def _project(desk: Desk) -> None:
-    """The Optuna journal of an ablation: one study per arm, its rates enqueued in order."""
+def _update_journal(session: Session) -> None:
+    """Bring the Optuna journal of an ablation to its tuning runs: one Optuna study per arm."""
+    # Not at import: a worker, which imports what its function's module imports, needs no tuner.
     from optuna.distributions import FloatDistribution
 
     space = {"train.lr": FloatDistribution(1e-9, 1e3, log=True)}
     trials = []
-    for run in (run for run in desk.ledger.runs if run["phase"] == "tune"):
-        result = desk.results.get(run["run_id"])
-        asked = {"why": run["why"], "generation": run["generation"], "seed": run["seed"]}
-        value = None if result is None else tuning.score(result)
-        told = {} if result is None else tuning.attributes(result)
-        params = {"train.lr": run["lr"]}
-        trials.append(Trial(run["arm"], run["trial"], run["run_id"], params, value, asked, told))
-    desk.journal.project(dict.fromkeys(desk.study.arms, space), trials)
+    for run in session.ledger.runs:
+        if run.phase != "tune":
+            continue
+        result = session.results.get(run.run_id)
+        trials.append(
+            JournalTrial(
+                study=run.arm,
+                number=int(run.trial or 0),
+                run_id=run.run_id,
+                params={"train.lr": run.lr},
+                value=None if result is None else result.score,
+                asked={"why": run.why, "generation": run.generation, "seed": run.seed},
+                told={} if result is None else score_attributes(result),
+            )
+        )
+    session.journal.project(dict.fromkeys(session.study.arms, space), trials)

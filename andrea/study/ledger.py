@@ -4,12 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from andrea.errors import StudyError, UserError
-from andrea.records.events import Run
+from andrea.records.run import RunSpec
 from andrea.store.studies import StudyFolder
 from andrea.study.plan.frozen import FrozenStudy
-
-OWN = ("tune", "trial", "replicate")
-"""Phases of the study itself; controls, budgets and a confirmation are trained beside it."""
 
 
 class Replanned(UserError):
@@ -21,51 +18,45 @@ class Ledger:
     record ends.
 
     A study is planned by pure functions of the protocol and of results, so a resumed study derives
-    the same lines. Where it does not, something that numbers depend on has changed under it (torch,
-    the machine, andrea itself).
+    the same lines. Where it does not, something that numbers depend on has changed (torch, the
+    machine, andrea itself).
 
-    The study's own runs are one sequence. Each thing that is trained beside it (the repeats, the
-    A/A runs, …) is a sequence of its own: in which order they were asked for is the order of the
-    file, and of nothing else.
+    The study's own runs are one sequence. Each thing that is trained beside it (the determinism
+    check, the A/A runs, …) is a sequence of its own: sequences may be recorded in any order.
 
     Lines that were planned `without` an arm, since its tuning runs failed, are provisional: where
-    they are not derived again they and all after them give way, but for those that this command has
-    derived already.
+    they are not derived again they and all after them are replaced, but for those that this command
+    has derived already.
     """
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
         folder.mend_runs()
-        self._known = folder.runs()
-        self._derived = [False] * len(self._known)
-        self.runs: list[Run] = []
+        self._recorded = folder.load_runs()
+        self._derived = [False] * len(self._recorded)
+        self.runs: list[RunSpec] = []
+        """The runs derived by this command, in order."""
 
     @property
     def caught_up(self) -> bool:
         """Whether all of the study's own runs that were recorded have been derived again."""
-        return all(
-            done or _sequence(run) for run, done in zip(self._known, self._derived, strict=True)
-        )
+        pairs = zip(self._recorded, self._derived, strict=True)
+        return all(derived or run.sequence for run, derived in pairs)
 
-    def recorded(self, number: int) -> Run | None:
-        """Line `number` of the study's own runs as an earlier command recorded it, or None."""
-        own = [run for run in self._known if not _sequence(run)]
+    def recorded(self, number: int) -> RunSpec | None:
+        """Return line `number` of the study's own runs as an earlier command recorded it, or None."""
+        own = [run for run in self._recorded if not run.sequence]
         return own[number] if number < len(own) else None
 
-    def beside(self, phase: str, why: str) -> list[Run]:
-        """What earlier commands have recorded of one thing that is trained beside the study."""
-        return [run for run in self._known if (run["phase"], run["why"]) == (phase, why)]
+    def beside(self, phase: str, why: str) -> list[RunSpec]:
+        """Return what earlier commands recorded of one thing that is trained beside the study."""
+        return [run for run in self._recorded if (run.phase, run.why) == (phase, why)]
 
     @property
-    def waiting(self) -> list[Run]:
-        """What earlier commands have recorded of what is trained beside the study, and nobody has
-        derived again yet.
-        """
-        return [
-            run
-            for run, done in zip(self._known, self._derived, strict=True)
-            if _sequence(run) and not done
-        ]
+    def waiting(self) -> list[RunSpec]:
+        """Runs beside the study that earlier commands recorded and this one has not derived yet."""
+        pairs = zip(self._recorded, self._derived, strict=True)
+        return [run for run, derived in pairs if run.sequence and not derived]
 
     def require_same(self, study: FrozenStudy) -> None:
         """Make sure that the study's own runs, as recorded, would have the same ids today.
@@ -73,13 +64,13 @@ class Ledger:
         Raises:
             Replanned: they would not.
         """
-        for number, run in enumerate(self._known):
-            if not _sequence(run) and run["arm"] in study.arms:
-                again = study.run({"trial": None, "generation": None, **run}, run["seed"])
-                self._compare(run, {**run, "run_id": again["run_id"]}, number)
+        for number, run in enumerate(self._recorded):
+            if not run.sequence and run.arm in study.arms:
+                today = run.model_copy(update={"run_id": study.replan(run).run_id})
+                self._compare(run, today, number)
 
-    def expect(self, planned: Sequence[Run], without: Sequence[str] = ()) -> None:
-        """The next lines are these: compare what is recorded, append the rest.
+    def expect(self, planned: Sequence[RunSpec], without: Sequence[str] = ()) -> None:
+        """Compare the next lines with what is recorded; append those that are not.
 
         Args:
             without: arms that this plan had to leave out.
@@ -88,65 +79,62 @@ class Ledger:
             Replanned: a recorded line differs that is not provisional.
             StudyError: an arm is left out now whose runs were planned when it could be tuned.
         """
-        left = self._left()
+        remaining = self._remaining()
         for run in planned:
-            line = {**run, "without": list(without)} if without else run
-            number = next(iter(left[_sequence(line)]), None)
-            if (
-                number is not None
-                and self._known[number].get("without")
-                and self._known[number] != line
-            ):
-                self._give_way(number)
-                left, number = self._left(), None
+            line = run.model_copy(update={"without": list(without)}) if without else run
+            number = next(iter(remaining[line.sequence]), None)
+            if number is not None and self._is_replaced(number, line):
+                self._drop_from(number)
+                remaining, number = self._remaining(), None
             if number is None:
                 self._folder.add_run(line)
-                self._known.append(line)
+                self._recorded.append(line)
                 self._derived.append(True)
             else:
-                self._compare(self._known[number], line, number)
+                self._compare(self._recorded[number], line, number)
                 self._derived[number] = True
-                left[_sequence(line)].pop(0)
+                remaining[line.sequence].pop(0)
             self.runs.append(line)
 
-    def _left(self) -> dict[str, list[int]]:
-        """Lines that were recorded and not derived again yet, by sequence."""
-        left = defaultdict(list)
-        for number, run in enumerate(self._known):
-            if not self._derived[number]:
-                left[_sequence(run)].append(number)
-        return left
+    def _is_replaced(self, number: int, line: RunSpec) -> bool:
+        recorded = self._recorded[number]
+        return bool(recorded.without) and recorded.to_json() != line.to_json()
 
-    def _give_way(self, first: int) -> None:
+    def _remaining(self) -> dict[str, list[int]]:
+        """Return the numbers of the lines that were not derived again yet, by sequence."""
+        remaining = defaultdict(list)
+        for number, run in enumerate(self._recorded):
+            if not self._derived[number]:
+                remaining[run.sequence].append(number)
+        return remaining
+
+    def _drop_from(self, first: int) -> None:
         """Drop the lines from this one on that were not derived again."""
         kept = [i for i, derived in enumerate(self._derived) if i < first or derived]
-        self._known, self._derived = (
-            [self._known[i] for i in kept],
-            [self._derived[i] for i in kept],
-        )
-        self._folder.write_runs(self._known)
+        self._recorded = [self._recorded[i] for i in kept]
+        self._derived = [self._derived[i] for i in kept]
+        self._folder.write_runs(self._recorded)
 
-    def _compare(self, known: Run, run: Run, number: int) -> None:
-        if known == run:
+    def _compare(self, recorded: RunSpec, derived: RunSpec, number: int) -> None:
+        before, now = recorded.to_json(), derived.to_json()
+        if before == now:
             return
         name = self._folder.path.name
-        if run.get("without") and not known.get("without"):
+        if derived.without and not recorded.without:
             raise StudyError(
-                f"study {name}: a tuning run of {', '.join(run['without'])} has lost its result, "
-                "and failed "
-                f"at every try now (andrea status {name} says why); the same command given again "
-                "tries once more"
+                f"study {name}: a tuning run of {', '.join(derived.without)} has lost its result, "
+                f"and failed at every try now (andrea status {name} says why); the same command "
+                "given again tries once more"
             )
-        changed = sorted(key for key in known.keys() | run.keys() if known.get(key) != run.get(key))
+        keys = before.keys() | now.keys()
+        changed = sorted(key for key in keys if before.get(key) != now.get(key))
         why = f"line {number + 1} of its runs.jsonl differs in {', '.join(changed)}"
         if changed == ["run_id"]:
-            why = "torch, the device or andrea's numerics changed since it was frozen, so its runs would have other ids"
+            why = (
+                "torch, the device or andrea's numerics changed since it was frozen, so its runs "
+                "would have other ids"
+            )
         raise Replanned(
             f"study {name} cannot be resumed here: {why}; resume it where it was started, "
             "or start another with --study NAME"
         )
-
-
-def _sequence(run: Run) -> str:
-    """Name of the sequence that a line belongs to; empty for the study's own."""
-    return "" if run["phase"] in OWN else f"{run['phase']} {run['why']}"

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from andrea.errors import disk_full
+from andrea.records.base import Settings
 from andrea.records.events import Observer
+from andrea.records.run import RunResult
 from andrea.store.digest import digest
 from andrea.store.files import cut_torn_line
 from andrea.store.studies import StudyFolder
@@ -28,7 +30,7 @@ JOURNAL = "optuna.journal"
 
 
 @dataclass(frozen=True)
-class Trial:
+class JournalTrial:
     """One suggestion: its number within its Optuna study, parameters, and value once its generation
     is told.
     """
@@ -46,6 +48,14 @@ class Trial:
     """
 
 
+def score_attributes(result: RunResult) -> Settings:
+    """Return what the journal says beside a score; a score that is no final loss has a reason."""
+    attributes: Settings = {"outcome": result.outcome, "stalled": result.stalled}
+    if not result.is_good:
+        attributes |= {"scored_as": "loss at initialisation", "reason": result.reason}
+    return attributes
+
+
 class _Contradiction(Exception):
     """The journal says something else than the store."""
 
@@ -58,7 +68,7 @@ class Journal:
         self._given_up = False
 
     def project(
-        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[Trial]
+        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[JournalTrial]
     ) -> None:
         """Bring the journal to these trials: enqueue and ask what is missing, tell what has a
         value, in trial order.
@@ -79,18 +89,18 @@ class Journal:
                     raise
                 if last:
                     self._given_up = True
-                    self._observer.say(
+                    self._observer.on_message(
                         f"warning: {self._path} could not be written ({error}); the study goes on"
                     )
                 elif self._path.exists():
-                    self._observer.say(
+                    self._observer.on_message(
                         f"{self._path.name} does not match the runs ({error}): written again"
                     )
                 with contextlib.suppress(OSError):
                     self._path.unlink()
 
     def _project(
-        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[Trial]
+        self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[JournalTrial]
     ) -> None:
         optuna = _optuna()
         storage = self._open()
@@ -125,7 +135,7 @@ class Journal:
 def _bring(
     study: "optuna.Study",
     space: Mapping[str, "BaseDistribution"],
-    trial: Trial,
+    trial: JournalTrial,
     there: "optuna.trial.FrozenTrial | None",
 ) -> None:
     """Make one trial of the journal what it should be."""
@@ -160,7 +170,7 @@ def propose(
     space: Mapping[str, "BaseDistribution"],
     tpe: Mapping[str, Any] | None,
     seed: int,
-    history: Sequence[Trial],
+    history: Sequence[JournalTrial],
 ) -> dict[str, Any]:
     """The parameters of the next trial: a pure function of its arguments.
 

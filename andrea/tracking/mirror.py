@@ -11,13 +11,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from andrea.errors import StudyError, UserError
+from andrea.records.events import Observer
+from andrea.records.run import MetricRecord, RunResult, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.text.numbers import plural
@@ -102,7 +104,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "WANDB_ERROR_REPORTING": "false"}
 
 
-class Mirror:
+class Mirror(Observer):
     """An observer of a study: writes each run to W&B some time after it has finished, online while
     it is trained too.
 
@@ -137,16 +139,16 @@ class Mirror:
             return replace(to, mode="offline")
         return to
 
-    def planned(self, runs: Sequence[Mapping[str, Any]]) -> None:
+    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
         """Nothing to mirror: W&B sees runs that have begun."""
 
-    def started(self, run: Mapping[str, Any]) -> None:
+    def on_run_started(self, run: RunSpec, attempt: int) -> None:
         """Start the mirror's process with the first run: it imports wandb while the workers import
         torch. Online it shows what is being trained.
         """
-        self._contained(lambda: self._say_of(run, "train"))
+        self._contained(lambda: self._say_of(run.run_id, "train"))
 
-    def progress(self, run: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
         """The mirror's process follows the store by itself."""
         self.listen()
 
@@ -156,23 +158,23 @@ class Mirror:
         if process is not None:
             self._contained(lambda: self._relay(process))
 
-    def failed(self, run: Mapping[str, Any], reason: str) -> None:
+    def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
         """Online a run that is shown says so, until it goes on; else it is mirrored when it has a
         result.
         """
-        self._contained(lambda: self._say_of(run, "fail"))
+        self._contained(lambda: self._say_of(run.run_id, "fail"))
 
-    def phase(self, name: str, note: str = "") -> None:
+    def on_phase_started(self, name: str, note: str) -> None:
         """Nothing to mirror."""
 
-    def say(self, line: str) -> None:
+    def on_message(self, line: str) -> None:
         """Nothing to mirror."""
 
-    def finished(self, run: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
         """Tell the mirror's process to look into the store. For what was there before, none is
         started.
         """
-        if self._process is not None or not run.get("reused"):
+        if self._process is not None or not reused:
             self._contained(self._nudge)
 
     def close(self, wait_s: float | None = None) -> None:
@@ -202,12 +204,12 @@ class Mirror:
         except Exception as error:
             self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
 
-    def _say_of(self, run: Mapping[str, Any], what: str) -> None:
+    def _say_of(self, run_id: str, what: str) -> None:
         self._begin()
         if self._process is not None and self._process.poll() is not None:
             self._give_up(ENDED)
         elif self._process is not None and self._to.mode == "online":
-            self._order(f"{what} {run['run_id']}\n".encode())
+            self._order(f"{what} {run_id}\n".encode())
 
     def _begin(self) -> None:
         if not self._ended and self._process is None:

@@ -22,32 +22,19 @@ PROBE_WINDOWS = 8
 PROBE_TOKENS = 4096
 
 
-Fields = dict[str, float | list[float | None] | None]
-
-
 class LayerStatistics(NamedTuple):
-    """Numbers of one forward and backward pass through L blocks."""
+    """Numbers of one forward and backward pass through L blocks; one that is not finite is None."""
 
-    grad_norm: list[float]
+    grad_norm: list[float | None]
     """[L] over all parameters of a block."""
-    embedding_grad_norm: float
+    embedding_grad_norm: float | None
     """Over the token and position embeddings; with a tied head its gradient too."""
-    attn_rms: list[float]
+    attn_rms: list[float | None]
     """[L] root mean square of the attention's output."""
-    mlp_rms: list[float]
+    mlp_rms: list[float | None]
     """[L] root mean square of the MLP's output."""
-    residual_rms: list[float]
+    residual_rms: list[float | None]
     """[L + 1] root mean square of each block's input and of the last block's output."""
-
-    def to_fields(self) -> Fields:
-        """The fields of a `layers` record; numbers that are not finite become None."""
-        fields: Fields = {}
-        for name, value in self._asdict().items():
-            if isinstance(value, list):
-                fields[name] = [finite_or_none(number) for number in value]
-            else:
-                fields[name] = finite_or_none(value)
-        return fields
 
 
 def probe_batch(prepared: Prepared, context: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -77,7 +64,8 @@ def layer_statistics(
         *activations["residual"],
     ]
     # One transfer from the device for all of them.
-    values = torch.stack([number.float() for number in numbers]).tolist()
+    transferred = torch.stack([number.float() for number in numbers]).tolist()
+    values = [finite_or_none(value) for value in transferred]
     n = len(blocks)
     return LayerStatistics(
         grad_norm=values[:n],

@@ -22,7 +22,7 @@ from andrea.config import RunConfig
 from andrea.data.batches import require_batches, whole_windows
 from andrea.data.prepared import Prepared, require_vocab
 from andrea.errors import UserError
-from andrea.kernels.choose import choose
+from andrea.kernels.choose import TrainRoute, choose_kernels
 from andrea.kernels.source import NUMERICS as KERNELS
 from andrea.model.checks import normal_form
 from andrea.model.gpt import GPT
@@ -126,7 +126,8 @@ def resolve(cfg: RunConfig, prepared: Prepared, host_device: str = "auto") -> Ru
     resolved = _with_updates(cfg, train=train, model=model)
     require_memory(resolved)
     return _with_updates(
-        resolved, train={"kernels": choose(cfg.train.kernels, resolved.model, train)}
+        resolved,
+        train={"kernels": choose_kernels(cfg.train.kernels, resolved.model, TrainRoute(**train))},
     )
 
 

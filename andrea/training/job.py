@@ -39,7 +39,7 @@ class JobFile(Frozen):
 
 def run_job(
     root: Path,
-    cfg: RunConfig,
+    config: RunConfig,
     data_folder: Path,
     run_id: str,
     identity: Identity,
@@ -53,7 +53,7 @@ def run_job(
     recorded as a failure.
 
     Args:
-        cfg: resolved; `train.threads` applies while the job runs.
+        config: resolved; `train.threads` applies while the job runs.
         checkpoint_every_s: seconds between checkpoints; changes no number.
 
     Raises:
@@ -71,7 +71,7 @@ def run_job(
         # Another process, or the claim's recovery, may have finished it meanwhile.
         if (finished := store.load_result(run_id)) is not None:
             return finished
-        return _train_attempt(claim, cfg, data_folder, identity, checkpoint_every_s)
+        return _train_attempt(claim, config, data_folder, identity, checkpoint_every_s)
 
 
 def _train_attempt(
@@ -113,15 +113,7 @@ def run_job_file(path: Path) -> None:
     if content is None:
         raise UserError(f"{path}: {'not a job in JSON' if path.exists() else 'no such file'}")
     job = build(JobFile, content, str(path))
-    result = run_job(
-        job.root,
-        job.config,
-        job.data_folder,
-        job.run_id,
-        job.identity,
-        checkpoint_every_s=job.checkpoint_every_s,
-    )
-    if result is None:
+    if run_job(**dict(job)) is None:
         raise StudyError(f"run {job.run_id[:12]} is being trained by another process")
 
 

@@ -21,7 +21,7 @@ from andrea.config import RunConfig
 from andrea.data.batches import training_batch
 from andrea.data.prepared import Prepared
 from andrea.kernels.adamw import AdamW as KernelAdamW
-from andrea.kernels.apply import use
+from andrea.kernels.apply import install_kernels
 from andrea.model.gpt import build_model
 from andrea.model.inits import lr_scales
 from andrea.training import schedule
@@ -59,7 +59,7 @@ class Trainer:
         self.model = build_model(cfg.model, cfg.seeds.init)
         self.model.to(self.device).train()
         if cfg.train.kernels == "cuda":
-            use(self.model)
+            install_kernels(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.model, cfg.train, lr_scales(self.model, cfg.model))
         self.forward: Any = self.model
@@ -67,9 +67,10 @@ class Trainer:
             # Shares its parameters with the plain model, which checkpoints, evaluation and
             # diagnostics use.
             self.forward = torch.compile(self.model)
-        self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm = (
-            torch.zeros((), dtype=torch.float64, device=self.device) for _ in RunningSums._fields
-        )
+        # The four are views of one tensor, so that reading them takes one wait for the device.
+        self._sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        views = self._sums.unbind()
+        self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm = views
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Context of the forward passes' precision."""
@@ -114,7 +115,7 @@ class Trainer:
         """Compile before any clock runs, on a step whose gradients are discarded."""
         self.accumulate_gradients(*self._next_batch())
         if isinstance(self.optimizer, KernelAdamW):
-            self.optimizer.load()
+            self.optimizer.compile_kernels()
         self.optimizer.zero_grad(set_to_none=True)
         self.synchronize()
 
@@ -138,7 +139,7 @@ class Trainer:
 
     def read_sums(self) -> RunningSums:
         """Read the running sums, with one wait for the device."""
-        return RunningSums(*torch.stack(self._sum_tensors()).tolist())
+        return RunningSums(*self._sums.tolist())
 
     def reset_sums(self) -> None:
         """Begin a new interval of summed loss and norm."""
@@ -166,13 +167,8 @@ class Trainer:
         """Continue from `state`."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for tensor, value in zip(self._sum_tensors(), state["sums"], strict=True):
-            tensor.fill_(value)
+        self._sums.copy_(torch.tensor(state["sums"], dtype=torch.float64))
         self.step = int(state["step"])
-
-    def _sum_tensors(self) -> list[Tensor]:
-        """The tensors behind `RunningSums`, in its order."""
-        return [self._loss_sum, self._norm_sum, self._tail_loss_sum, self._latest_norm]
 
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:

@@ -1,7 +1,5 @@
 """The check that a run fits into this machine's memory, by arithmetic, before anything is built."""
 
-from typing import Literal
-
 import torch
 
 from andrea.config import RunConfig
@@ -17,10 +15,10 @@ STAND_IN = 256
 
 def device_of(cfg: RunConfig, host_device: str = "auto") -> str:
     """`cpu` or `cuda`: the settings' device, else the command's, else the machine's."""
-    device = cfg.train.device if cfg.train.device != "auto" else host_device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return device
+    for device in (cfg.train.device, host_device):
+        if device != "auto":
+            return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def require_memory(cfg: RunConfig, prefix: str = "") -> None:
@@ -35,18 +33,21 @@ def require_memory(cfg: RunConfig, prefix: str = "") -> None:
     """
     train = cfg.train
     on_gpu = device_of(cfg) == "cuda" and torch.cuda.is_available()
-    bfloat16 = train.dtype == "bfloat16" or (train.dtype == "auto" and on_gpu)
-    dtype: Literal["float32", "bfloat16"] = "bfloat16" if bfloat16 else "float32"
+    dtype = train.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if on_gpu else "float32"
     model = cfg.model.model_copy(update={"vocab_size": cfg.model.vocab_size or STAND_IN})
     rows = min(train.micro_batch or train.batch_size, train.batch_size)
     needed = estimate_memory(model, rows, dtype, optimizer_moments(model, train))
-    available = torch.cuda.get_device_properties(0).total_memory if on_gpu else installed_memory()
+    holder, available = "machine", installed_memory()
+    if on_gpu:
+        holder, available = "GPU", torch.cuda.get_device_properties(0).total_memory
     if needed.total > available:
         fits_with_fewer_rows = needed.total - needed.activations < available and rows > 1
         remedy = "lower train.micro_batch" if fits_with_fewer_rows else "make the model smaller"
         raise UserError(
-            f"{prefix}training this model needs about {format_bytes(needed.total)}, this "
-            f"{'GPU' if on_gpu else 'machine'} has {format_bytes(available)}: {remedy}"
+            f"{prefix}training this model needs about {format_bytes(needed.total)}, this {holder} "
+            f"has {format_bytes(available)}: {remedy}"
         )
 
 

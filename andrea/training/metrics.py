@@ -5,8 +5,6 @@ resume.
 import json
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from andrea.records.run import MetricRecord
 
@@ -58,14 +56,3 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Run:
         if self.trainer.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.trainer.device)
         offset = state["offset"] if state else 0
-        with MetricsFile(self.folder / "metrics.jsonl", offset) as metrics:
+        with closing(MetricsFile(self.folder / "metrics.jsonl", offset)) as metrics:
             self.metrics = metrics
             final = None if state else self._evaluate_initial_weights()
             if self.broken_at is None:
@@ -266,7 +266,7 @@ class Run:
         statistics = diagnostics.layer_statistics(
             self.trainer.model, inputs, targets, self.trainer.autocast()
         )
-        self._append_record("layers", **statistics.to_fields())
+        self._append_record("layers", **statistics._asdict())
 
     def _summarize(self, final: Evaluation | None) -> RunResult:
         """Compose the result (docs/architecture.md explains its fields)."""

@@ -79,3 +79,8 @@ def evenly_spaced(count: int, steps: int) -> frozenset[int]:
 def tail_steps(steps: int) -> int:
     """Steps of the last tenth of a run, at least one: a result's `train_loss` is their mean."""
     return max(1, steps // 10)
+
+
+def trained_tokens(cfg: RunConfig) -> int:
+    """Return the tokens that a run trains: whole batches."""
+    return steps(cfg) * batch_tokens(cfg)

@@ -52,8 +52,6 @@ multiply on a GPU.
 """
 
 Say = Callable[[str], None]
-Median = tuple[float, float | None, float | None]
-"""A median and the ends of its interval."""
 
 
 @dataclass
@@ -162,8 +160,8 @@ def speed_ratio(times: Sequence[float], baseline_times: Sequence[float]) -> Spee
     return SpeedRatio(ratio=median, low=low, high=high)
 
 
-def median_with_interval(values: Sequence[float]) -> Median:
-    """The median and its interval at `LEVEL`; under six values there is no interval."""
+def median_with_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The median and the ends of its interval at `LEVEL`; under six values there is no interval."""
     from scipy.stats import quantile_test
 
     interval: Any = quantile_test(list(values), p=0.5).confidence_interval(LEVEL)

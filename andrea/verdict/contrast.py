@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from andrea.verdict.replicates import ArmData, Fates
+from andrea.verdict.replicates import ArmData, Fates, count_unstable
 
 Word = Literal[
     "better", "worse", "equivalent", "present", "absent", "unstable", "inconclusive", "invalid"
@@ -54,7 +54,9 @@ class Contrast(ABC):
         return finding
 
     @abstractmethod
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of verdict.json, by the field of `Judgement` whose place they take."""
 
 
@@ -82,10 +84,9 @@ class ArmContrast(Contrast):
         [arm] = unstable.values()
         if arm.untrainable:
             return "no rate trains", "every tuning run diverged or stalled"
-        own = fates[self.arm]
-        bad = own["diverged"] + own["stalled"]
+        counts = fates[self.arm]
         return "", (
-            f"{bad} of {sum(own.values())} runs diverged or stalled, "
+            f"{count_unstable(counts)} of {sum(counts.values())} runs diverged or stalled, "
             f"{fates[self.baseline]['good']} baseline runs did not; "
             "the surviving pairs are shown and not tested"
         )
@@ -101,7 +102,9 @@ class ArmContrast(Contrast):
         """Return by how much the loss is lower or higher."""
         return f"the loss is {size_and_direction(mean)} than the baseline's"
 
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of an arm's verdict."""
         counts = {"counts": fates[self.arm], "baseline_counts": fates[self.baseline]}
         return {

@@ -102,7 +102,7 @@ class PairedControl:
 
 def check_determinism(
     first: Replicate | None,
-    again: Replicate | None,
+    repeat: Replicate | None,
     margin: float,
     *,
     deterministic: bool,
@@ -112,23 +112,24 @@ def check_determinism(
 
     Args:
         first: the run; None where it has no result.
-        again: the same trained once more.
+        repeat: the same trained once more.
         margin: smallest effect of interest, nats.
         deterministic: the route promises the same bits; else the losses must be closer than the
             margin.
         changed: what differs between the two records, clocks aside; read where the route is
             deterministic.
     """
-    if first is None or again is None:
+    if first is None or repeat is None:
         missing = "the run that is repeated" if first is None else "the repeat"
         return DeterminismCheck(None, f"{missing} failed or is missing", deterministic)
-    end, end_again = _describe_end(first), _describe_end(again)
-    if end != end_again:
-        return DeterminismCheck(False, f"the run {end}, its repeat {end_again}", deterministic)
-    loss, loss_again = _finite_loss(first), _finite_loss(again)
-    difference = None if loss is None or loss_again is None else abs(loss - loss_again)
+    end, repeat_end = _describe_end(first), _describe_end(repeat)
+    if end != repeat_end:
+        return DeterminismCheck(False, f"the run {end}, its repeat {repeat_end}", deterministic)
+    loss, repeat_loss = _finite_loss(first), _finite_loss(repeat)
+    difference = None if loss is None or repeat_loss is None else abs(loss - repeat_loss)
+    # Where the same bits are promised, a difference however small is a fault of the route.
     if deterministic:
-        differing = list(dict.fromkeys([*(["loss"] if loss != loss_again else []), *changed]))
+        differing = list(dict.fromkeys([*(["loss"] if loss != repeat_loss else []), *changed]))
         return _compare_bits(differing, difference)
     if difference is None or not first.good:
         reason = f"the run {end}, and so did its repeat: there is no loss to compare"
@@ -144,10 +145,10 @@ def _compare_bits(differing: list[str], difference: float | None) -> Determinism
     """Judge a repeat on a route that promises the same bits."""
     if not differing:
         return DeterminismCheck(True, "the repeat is the same to the last bit", True, difference)
-    named = ", ".join(differing[:MOST_NAMES])
+    names = ", ".join(differing[:MOST_NAMES])
     if len(differing) > MOST_NAMES:
-        named += f" and {len(differing) - MOST_NAMES} more"
-    reason = f"the repeat differs in {named}, on a route that gives the same bits"
+        names += f" and {len(differing) - MOST_NAMES} more"
+    reason = f"the repeat differs in {names}, on a route that gives the same bits"
     return DeterminismCheck(False, reason, True, difference)
 
 
@@ -179,8 +180,8 @@ def judge_a_a(
     control = _describe_pairs(baseline, other, seeds)
     if (early := _judge_before_test(control, baseline, other, seeds)) is not None:
         return early
-    if lost := _explain_instability(other, seeds):
-        reason = f"{lost} with other initial weights: the baseline does not train reliably"
+    if instability := _explain_instability(other, seeds):
+        reason = f"{instability} with other initial weights: the baseline does not train reliably"
         return _without_numbers(control, False, reason)
     values = [pair.difference for pair in control.differences]
     p, size = paired.t_test_p(values), abs(control.mean or 0.0)
@@ -218,22 +219,22 @@ def judge_positive_control(
     control = _describe_pairs(baseline, other, seeds)
     if (early := _judge_before_test(control, baseline, other, seeds)) is not None:
         return early
-    if lost := _explain_instability(other, seeds):
-        return _judge_by_signs(control, f"{lost} on {factor:g}× the tokens", factor, seeds, alpha)
+    if instability := _explain_instability(other, seeds):
+        return _judge_by_signs(control, instability, factor, seeds, alpha)
     half_budget = factor < 1
     values = [pair.difference if half_budget else -pair.difference for pair in control.differences]
     p, mean = paired.t_test_p(values, 0.0, "greater"), control.mean or 0.0
     direction = "better" if mean < 0 else "worse"
-    seen = f"the baseline on {factor:g}× the tokens is {abs(mean):.4f} nats {direction}"
+    size = f"the baseline on {factor:g}× the tokens is {abs(mean):.4f} nats {direction}"
     if p < alpha:
-        return replace(control, ok=True, p=p, reason=f"{seen}, as it must be")
+        return replace(control, ok=True, p=p, reason=f"{size}, as it must be")
     must_be = "worse" if half_budget else "better"
-    reason = f"{seen}: not shown to be {must_be} (one-sided p = {p:.2g})"
+    reason = f"{size}: not shown to be {must_be} (one-sided p = {p:.2g})"
     return replace(control, ok=False, p=p, reason=reason)
 
 
 def _judge_by_signs(
-    control: PairedControl, lost: str, factor: float, seeds: Sequence[int], alpha: float
+    control: PairedControl, instability: str, factor: float, seeds: Sequence[int], alpha: float
 ) -> PairedControl:
     """Judge a positive control that lost runs.
 
@@ -244,7 +245,8 @@ def _judge_by_signs(
     half_budget = factor < 1
     every_pair_worse = half_budget and all(difference > 0 for difference in differences)
     significant = 0.5 ** len(seeds) < alpha
-    reason = lost
+    reason = f"{instability} on {factor:g}× the tokens"
+    # A run that diverged on more tokens is no sign that more tokens help, so factors above 1 fail.
     if half_budget and differences:
         reason += "; the other pairs "
         reason += "are worse too" if every_pair_worse else "do not all show it"
@@ -273,8 +275,8 @@ def _judge_before_test(
     control: PairedControl, baseline: Replicates, other: Replicates, seeds: Sequence[int]
 ) -> PairedControl | None:
     """Return a control that is unknown, or void, before any test; else None."""
-    if lost := _explain_instability(baseline, seeds):
-        reason = f"{lost} of the baseline: there is nothing to compare with"
+    if instability := _explain_instability(baseline, seeds):
+        reason = f"{instability} of the baseline: there is nothing to compare with"
         return _without_numbers(control, None, reason)
     planned = [runs.get(seed) for runs in (baseline, other) for seed in seeds]
     absent = sum(run is None or run.fate == "failed" for run in planned)

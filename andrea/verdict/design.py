@@ -1,22 +1,20 @@
-"""Factorial designs: cells, and the effects that can be read off them as weighted sums.
+"""Factorial designs: the effects that can be read off their cells (`cells.py`) as weighted sums.
 
-A cell is an arm: one level of every factor, named `level+level` in the order of the factors.
 docs/method.md, *Factorial designs*.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from andrea.verdict.cells import Factors, cells
 from andrea.verdict.contrast import Contrast, Finding, Word, size_and_direction
 from andrea.verdict.replicates import ArmData, Fates
 
 Kind = Literal["main", "simple", "interaction"]
 KINDS: tuple[Kind, ...] = ("main", "simple", "interaction")
-Factors = Mapping[str, Sequence[str]]
-"""Levels by factor, in declared order."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class FactorialContrast(Contrast):
         self, unstable: Mapping[str, ArmData], fates: Mapping[str, Fates]
     ) -> tuple[str, str]:
         """Return an empty cause, and what every unstable cell has lost."""
-        lost = [f"{name}: {_describe_loss(cell, fates[name])}" for name, cell in unstable.items()]
-        return "", f"{'; '.join(lost)}; so there is nothing to take the difference of"
+        losses = [f"{name}: {_describe_loss(cell, fates[name])}" for name, cell in unstable.items()]
+        return "", f"{'; '.join(losses)}; so there is nothing to take the difference of"
 
     def explain_absence(self, absent: Mapping[str, int], planned: int) -> str:
         """Return the sentence on the cells that lack a run."""
@@ -78,7 +76,9 @@ class FactorialContrast(Contrast):
         effect = f"the effect of {first.level} on the loss with {last.level}"
         return f"{effect} is that with {last.against} to within {margin:g} nats"
 
-    def spell(self, fates: Mapping[str, Fates], family_size: int) -> dict[str, dict[str, Any]]:
+    def json_entries(
+        self, fates: Mapping[str, Fates], family_size: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the entries of an effect."""
         contrast = {
             "kind": self.kind,
@@ -92,19 +92,6 @@ class FactorialContrast(Contrast):
             "fates": {"counts": fates},
             "fisher_p": {},
         }
-
-
-def cell_name(levels: Sequence[str]) -> str:
-    """Return the name of the arm with these levels, in the order of the factors."""
-    return "+".join(levels)
-
-
-def cells(factors: Factors) -> dict[str, dict[str, str]]:
-    """Return the level by factor of every cell, the last factor varying fastest."""
-    return {
-        cell_name(levels): dict(zip(factors, levels, strict=True))
-        for levels in itertools.product(*factors.values())
-    }
 
 
 def factorial_contrasts(factors: Factors, baseline: str) -> list[FactorialContrast]:
@@ -155,5 +142,5 @@ def _contrast(
 def _describe_loss(cell: ArmData, fates: Fates) -> str:
     if cell.untrainable:
         return "every tuning run diverged or stalled"
-    lost = [f"{fates[fate]} {fate}" for fate in ("diverged", "stalled") if fates[fate]]
-    return f"{' and '.join(lost)} of {sum(fates.values())} runs"
+    counts = [f"{fates[fate]} {fate}" for fate in ("diverged", "stalled") if fates[fate]]
+    return f"{' and '.join(counts)} of {sum(fates.values())} runs"

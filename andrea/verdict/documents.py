@@ -58,6 +58,7 @@ def over_documents(arm: Losses, baseline: Losses) -> Documents:
     """
     if reason := _explain_not_paired(arm, baseline):
         return Documents(0, None, None, reason=reason)
+    # Averaged over seeds first: the models are fixed here, and the documents are the sample.
     seeds = sorted(arm)
     names = sorted(arm[seeds[0]])
     n = len(names)

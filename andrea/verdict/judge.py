@@ -4,7 +4,7 @@ run.
     invalid, unstable, inconclusive (rate at edge; failed or missing run), equivalent,
     better / worse (present), inconclusive
 
-docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often this file is
+docs/method.md derives each step; benchmarks/simulate_verdicts.py measures how often the rule is
 wrong.
 """
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from andrea.errors import UserError
-from andrea.verdict import paired
+from andrea.verdict import paired, reasons
+from andrea.verdict.cells import Factors
 from andrea.verdict.contrast import ArmContrast, Finding, Word
 from andrea.verdict.controls import ControlSummary
-from andrea.verdict.design import Factors, factorial_contrasts
+from andrea.verdict.design import factorial_contrasts
 from andrea.verdict.judgement import NOT_COMPUTED, AnyContrast, Effect, Judgement, Verdict
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.replicates import (
@@ -152,13 +153,15 @@ def judge_contrasts(
         UserError: fewer than two seeds.
     """
     planned = planned_seeds(protocol, seeds)
+    # Where the baseline did not train the whole experiment has failed, so it counts for effects
+    # between other cells too.
     look = _Look(
         arms=arms,
         seeds=planned,
         margin=protocol.margin,
         alpha=protocol.alpha if alpha is None else alpha,
         controls=controls or ControlSummary(),
-        under_trained=_explain_under_training(arms[baseline], planned),
+        under_trained=reasons.explain_under_training(arms[baseline], planned),
     )
     families: dict[str, list[AnyContrast]] = {}
     for contrast in contrasts:
@@ -218,7 +221,7 @@ def _describe(look: _Look, contrast: AnyContrast, family_size: int) -> Judgement
         fates={name: count_fates(arm, look.seeds) for name, arm in arms.items()},
         tags=_tags(arms.values(), regret),
     )
-    values = _values(judgement)
+    values = judgement.values
     sd = paired.sd_of(values)
     if sd is None:
         return replace(judgement, mean=paired.mean_of(values))
@@ -258,27 +261,14 @@ def _tags(arms: Collection[ArmData], regret: float | None) -> list[str]:
     return tags
 
 
-def _explain_under_training(baseline: ArmData, seeds: Sequence[int]) -> str:
-    """Return why there is nothing to compare with; empty where the baseline trained."""
-    bad = count_unstable(count_fates(baseline, seeds))
-    if baseline.untrainable:
-        lost = "no tuning run of the baseline was good"
-    elif bad:
-        lost = f"{bad} of {len(seeds)} baseline runs diverged or stalled"
-    else:
-        return ""
-    return (
-        f"{lost}, so there is nothing to compare with; train longer (--tokens) where they "
-        "stalled, tune at lower rates where they diverged"
-    )
-
-
 def _rule_before_tests(look: _Look, judgement: Judgement[AnyContrast]) -> Ruling | None:
     """Return the ruling that needs no test of means, or None.
 
     What survived a divergence or a crash is a selection, so nothing is tested there.
     """
     contrast, fates = judgement.contrast, judgement.fates
+    # The order is part of the rule: what makes numbers meaningless comes before what makes them
+    # few.
     arms = {name: look.arms[name] for name in contrast.weights}
     digests = [evaluated_digests(arm.runs, look.seeds) for arm in arms.values()]
     if len(set().union(*digests)) > 1:
@@ -306,7 +296,7 @@ def _test(judgement: Judgement[AnyContrast]) -> Judgement[AnyContrast]:
     """Test the mean, plainly and with the regret set against it; an unknown regret counts as none
     here.
     """
-    values, margin, regret = _values(judgement), judgement.margin, judgement.regret or 0.0
+    values, margin, regret = judgement.values, judgement.margin, judgement.regret or 0.0
     return replace(
         judgement,
         p=paired.t_test_p(values),
@@ -319,8 +309,8 @@ def _test(judgement: Judgement[AnyContrast]) -> Judgement[AnyContrast]:
 def _adjust_for_family(family: list[Judgement[AnyContrast]]) -> list[Judgement[AnyContrast]]:
     """Add the p values that are adjusted over the family (Holm 1979)."""
     # What could not be tested counts as p = 1: dropping it would make the other tests easier.
-    plain = paired.adjust_holm([1.0 if one.p is None else one.p for one in family])
-    guarded = paired.adjust_holm([1.0 if one.p_regret is None else one.p_regret for one in family])
+    plain = paired.adjust_holm([_p_or_1(judgement.p) for judgement in family])
+    guarded = paired.adjust_holm([_p_or_1(judgement.p_regret) for judgement in family])
     adjusted = []
     for judgement, p_holm, p_holm_regret in zip(family, plain, guarded, strict=True):
         if judgement.p is not None:
@@ -329,16 +319,21 @@ def _adjust_for_family(family: list[Judgement[AnyContrast]]) -> list[Judgement[A
     return adjusted
 
 
+def _p_or_1(p: float | None) -> float:
+    return 1.0 if p is None else p
+
+
 def _rule_by_tests(judgement: Judgement[AnyContrast], alpha: float) -> Ruling:
     """Return the ruling of the tests, at a family-wise error rate of alpha."""
     contrast, mean = judgement.contrast, judgement.mean
     assert mean is not None
     outcome = _decide(judgement, alpha)
     if outcome is None:
-        return Ruling("inconclusive", "", _explain_no_finding(judgement))
+        return Ruling("inconclusive", "", reasons.explain_no_finding(judgement))
     word = contrast.word_for(outcome.finding)
     if not outcome.certain:
-        return Ruling("inconclusive", "rate uncertain", _explain_regret(judgement.regret, word))
+        reason = reasons.explain_regret(judgement.regret, word)
+        return Ruling("inconclusive", "rate uncertain", reason)
     if outcome.finding == "equivalent":
         return Ruling(word, outcome.cause, contrast.describe_equivalence(judgement.margin))
     return Ruling(word, outcome.cause, contrast.describe_difference(mean))
@@ -365,6 +360,7 @@ def _decide(judgement: Judgement[AnyContrast], alpha: float) -> _Outcome | None:
     weakness = [HARDLY_TUNED] if hardly_tuned and judgement.regret is None else []
     real = guarded and p_holm_regret < alpha
     share = alpha / judgement.family_size
+    # Equivalence comes first: an effect may be both real and too small to matter.
     if tost_p < share:
         certain = guarded and tost_p_regret < share
         causes = ["small but real", *weakness] if real else weakness
@@ -374,44 +370,12 @@ def _decide(judgement: Judgement[AnyContrast], alpha: float) -> _Outcome | None:
     return None
 
 
-def _explain_no_finding(judgement: Judgement[AnyContrast]) -> str:
-    """Return how many pairs would see an effect of the margin's size."""
-    n, needed, margin = judgement.n, judgement.pairs_needed, judgement.margin
-    if needed is None:
-        return (
-            "neither a difference nor its absence shows; no sensible number of pairs would see "
-            f"{margin:g} nats"
-        )
-    if needed <= n:
-        return (
-            f"{n} pairs see a difference of {margin:g} nats four times in five; here neither it "
-            "nor its absence shows, so the effect may be none or near that size"
-        )
-    guarded = judgement.pairs_needed_regret
-    more = f" ({guarded} with the regret subtracted)" if guarded not in (None, needed) else ""
-    return f"would need about {needed} pairs to see {margin:g} nats{more}; this study has {n}"
-
-
-def _explain_regret(regret: float | None, word: Word) -> str:
-    """Return why a word that the runs alone would give is not given."""
-    cost = "an unknown loss" if regret is None else f"up to {regret:.4f} nats"
-    return (
-        f"the runs alone say {word}, but the choice of learning rates may have cost {cost}: "
-        "tune with more trials"
-    )
-
-
 def _apply_controls(ruling: Ruling, controls: ControlSummary) -> Ruling:
     """Return the ruling, or *invalid* where a failed control takes its word away."""
     if failed := controls.failed_checks:
         return Ruling("invalid", "control failed", f"control failed: {' and '.join(failed)}")
     if controls.positive is False and ruling.word in NOTHING_SEEN:
-        return Ruling(
-            "invalid",
-            "ruler failed",
-            "ruler failed: the baseline on half the tokens was not seen to be worse, so to have "
-            "seen nothing tells nothing",
-        )
+        return Ruling("invalid", "ruler failed", reasons.NO_POSITIVE_CONTROL)
     return ruling
 
 
@@ -429,12 +393,9 @@ def _pronounce(judgement: Judgement[AnyContrast], ruling: Ruling) -> Judgement[A
 
 def _compare_instability(verdict: Verdict) -> Verdict:
     """Add Fisher's p to the verdict on an arm where it or the baseline lost a run."""
-    own, base = (verdict.fates[name] for name in (verdict.contrast.arm, verdict.contrast.baseline))
-    bad, base_bad = count_unstable(own), count_unstable(base)
-    if not (bad or base_bad):
+    arm, baseline = verdict.fates[verdict.contrast.arm], verdict.fates[verdict.contrast.baseline]
+    bad, baseline_bad = count_unstable(arm), count_unstable(baseline)
+    if not (bad or baseline_bad):
         return verdict
-    return replace(verdict, fisher_p=paired.fisher_p(bad, own["good"], base_bad, base["good"]))
-
-
-def _values(judgement: Judgement[AnyContrast]) -> list[float]:
-    return [pair.difference for pair in judgement.differences]
+    p = paired.fisher_p(bad, arm["good"], baseline_bad, baseline["good"])
+    return replace(verdict, fisher_p=p)

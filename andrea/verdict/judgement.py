@@ -85,25 +85,31 @@ class Judgement(Generic[AnyContrast]):
     sensible number.
     """
     pairs_needed_regret: int | None = None
-    """The same for an effect of margin − regret, as better and worse must hold beyond the regret."""
+    """The same for an effect of margin − regret: better and worse must hold beyond the regret."""
     smallest_visible: float | None = None
     """Effect in nats that these n pairs see with 80 % power: context, decides nothing."""
     tags: list[str] = field(default_factory=list)
     """exploratory, rate hardly tuned, regret unknown."""
+
+    @property
+    def values(self) -> list[float]:
+        """The differences without their seeds, nats."""
+        return [pair.difference for pair in self.differences]
 
     def __str__(self) -> str:
         return f"{self.verdict} ({self.cause})" if self.cause else self.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, in the order in which verdict.json has them."""
-        spelled: dict[str, dict[str, Any]] = {
+        # Keys of files stay: studies that were judged earlier, and programs of users, have them.
+        entries_by_field: dict[str, dict[str, Any]] = {
             "margin": {"m": self.margin},
             "interval": {"interval": list(self.interval) if self.interval else None},
-            **self.contrast.spell(self.fates, self.family_size),
+            **self.contrast.json_entries(self.fates, self.family_size),
         }
         entries: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            entries |= spelled.get(name, {name: value})
+            entries |= entries_by_field.get(name, {name: value})
         return entries
 
 

@@ -191,11 +191,8 @@ def rate_beyond(rates: Sequence[float], side: Side) -> float:
 def midpoint_rates(rates: Sequence[float], lr: float) -> list[float]:
     """Return the rates halfway (in log) between a grid rate and its grid neighbours, ascending."""
     low, high = neighbour_rates(rates, lr)
-    return [
-        round_rate(10 ** ((log10_rate(lr) + log10_rate(other)) / 2))
-        for other in (low, high)
-        if other is not None
-    ]
+    neighbours = [rate for rate in (low, high) if rate is not None]
+    return [round_rate(10 ** ((log10_rate(lr) + log10_rate(rate)) / 2)) for rate in neighbours]
 
 
 def neighbour_rates(rates: Sequence[float], lr: float) -> tuple[float | None, float | None]:
@@ -223,8 +220,8 @@ def fit_parabola(points: Sequence[Point]) -> Parabola | None:
 def choose_rate(
     points: Sequence[Point], rates: Sequence[float], *, hardly_tuned: bool = False
 ) -> Choice:
-    """Choose the rate of an arm from all its points: the vertex, or the argmin where a vertex cannot
-    be trusted.
+    """Choose the rate of an arm from all its points: the vertex, or the argmin where there is no
+    vertex to trust.
 
     Args:
         points: every finished tuning run of the arm.
@@ -241,6 +238,7 @@ def choose_rate(
     low, high = neighbour_rates(rates, top.lr)
     inside = [point for point in points if (low or top.lr) <= point.lr <= (high or top.lr)]
     window = tuple(_sort_by_rate(point for point in inside if point.ok))
+    # Diverged and stalled points are left out of the fit: such a cliff is no part of the valley.
     side = edge_of_best(points, rates)
     fit = fit_parabola(window)
     common = (side, fit, hardly_tuned, tuple(rates), window, _find_reach(inside, window))
@@ -249,6 +247,7 @@ def choose_rate(
     reason = _explain_argmin(window, fit, side, hardly_tuned)
     if reason or fit is None:
         return Choice(lowest.lr, "argmin", reason, *common)
+    # Clamped: outside its points a parabola says nothing.
     _, c1, c2 = fit.coefficients
     vertex = -c1 / (2 * c2)
     first, last = math.log10(window[0].lr), math.log10(window[-1].lr)

@@ -1,4 +1,4 @@
-"""Regret: the loss that the choice of a rate may have cost, from the scatter of the tuning runs alone.
+"""Regret: the loss that the choice of a rate may have cost, from the scatter of the tuning runs.
 
 Two equal arms whose rates were chosen with error differ at those rates, and many seeds make that
 difference "significant". The verdict therefore sets the regret of both arms against the effect
@@ -41,7 +41,9 @@ def estimate_regrets(
         seed: of the generator; arms are drawn in the order of their names. numpy keeps its normal
             stream within a version only, so numpy's version stands in verdict.json.
     """
+    # Pooled, because one arm's parabola leaves one or two degrees of freedom.
     scatter, _ = pooled_scatter(choices)
+    # By name: the order in which arms are declared must not change their regrets.
     rng = np.random.default_rng(seed)
     regrets = {arm: _regret_of(choices[arm], scatter, draws, rng) for arm in sorted(choices)}
     return {arm: regrets[arm] for arm in choices}
@@ -72,13 +74,14 @@ def _regret_of(
     a2, a1, _ = solver @ losses.T
 
     def curve_at(decades: Array | float) -> Array:
-        """Return the height [draws] of the redrawn parabolas, but for their constants, at a distance
+        """Return the height [draws] of the redrawn parabolas, constants left out, so many decades
         from the centre.
         """
         height: Array = (a2 * decades + a1) * decades
         return height
 
     chosen, low, high = (math.log10(lr) - centre for lr in (choice.lr, *choice.reach))
+    # A redrawn curve that is not convex has its minimum at an end, which the last lines compare.
     convex = a2 > CONVEX
     vertex = np.clip(np.where(convex, -a1 / np.where(convex, 2 * a2, 1.0), chosen), low, high)
     lowest = np.minimum(curve_at(vertex), np.minimum(curve_at(low), curve_at(high)))

@@ -8,8 +8,8 @@ c_i = (x_i − x̄) / Σ (x − x̄)². docs/method.md, *Several sizes*.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,14 +66,6 @@ class Slope:
     """p that the effects lie on a line, from three sizes on."""
     n: list[int] = field(default_factory=list)
     """Pairs by size, in the order given."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        values = asdict(self)
-        values["interval"] = list(self.interval) if self.interval else None
-        for end in values["ends"]:
-            end["interval"] = list(end["interval"])
-        return values
 
 
 class _Sum(NamedTuple):
@@ -133,6 +125,7 @@ def fit_slope(
     x = np.log10(sizes)
     centred = x - x.mean()
     weights = centred / np.sum(centred**2)
+    # Slope, ends and middle are all weighted sums of the same effects, so one test serves them.
     low, high = float(centred.min()), float(centred.max())
     total, regret = _weighted_sum(weights, effects), _weighted_regret(weights, regrets)
     ends = [_fit_end(at, centred, sizes, effects, alpha) for at in (low, high)]

@@ -1,4 +1,4 @@
-"""Learning-rate sensitivity of an arm (Wortsman et al. 2023): one number beside the curve of its loss."""
+"""Learning-rate sensitivity of an arm (Wortsman et al. 2023): one number beside its rate curve."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -38,8 +38,8 @@ def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensi
     """Measure the sensitivity of an arm over a grid that it shares with the others.
 
     Args:
-        points: the arm's tuning runs, their losses capped by `cap_loss`; rates outside the grid (midpoints) are
-            left out, since every arm has its own.
+        points: the arm's tuning runs, their losses capped by `cap_loss`; rates outside the grid
+            (midpoints) are left out, since every arm has its own.
         grid: `common_grid` of all arms.
 
     Refused (value None, with the reason): fewer than three common rates, or one at which this arm
@@ -55,6 +55,7 @@ def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensi
     lacking = [f"{rate:g}" for rate in rates if rate not in loss_at]
     if lacking:
         return Sensitivity(None, rates, reason=f"no result at rate {', '.join(lacking)}")
+    # Less the arm's own best: an arm that is worse throughout is not more sensitive for that.
     losses = [loss_at[rate] for rate in rates]
     best = min(losses)
     excess = math.fsum(loss - best for loss in losses) / n
@@ -62,7 +63,7 @@ def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensi
 
 
 def cap_loss(loss: float | None, initial: float) -> float:
-    """Return min(loss, loss at initialisation) in nats; where there is no finite loss, the latter."""
+    """Return min(loss, loss at initialisation) in nats; the latter where no loss is finite."""
     return min(loss, initial) if loss is not None and math.isfinite(loss) else initial
 
 

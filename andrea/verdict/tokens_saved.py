@@ -95,6 +95,7 @@ def convert_to_tokens(
         halvings = _count_halvings(effect, cost_of_half, gain_of_double, alpha)
     except _Refused as refused:
         return TokensSaved(None, None, level, n, str(refused))
+    # The share falls as ρ rises, so the ends change places.
     interval = (_share_saved(halvings.high), _share_saved(halvings.low))
     tokens = None if budget is None else round(budget * 2**-halvings.estimate)
     return TokensSaved(_share_saved(halvings.estimate), interval, level, n, "", tokens)
@@ -171,7 +172,7 @@ def _share_saved(halvings: float) -> float:
 
 
 def _is_seen(control: Sequence[float], alpha: float) -> bool:
-    """Return true if the pairs see that more tokens lower the loss; Fieller's set is bounded then."""
+    """Return true if the pairs see that more tokens lower the loss: Fieller's set is bounded."""
     return float(np.mean(control)) > 0 and paired.t_test_p(control) < alpha
 
 

@@ -73,8 +73,8 @@ def next_step(
     `protocol.extensions` generations. An arm whose best is still at an edge gets no midpoints: its
     verdict is *inconclusive (rate at edge)* already.
     """
-    own = centers or {}
-    grids = {arm: rate_grid(protocol.trials, own.get(arm, protocol.center)) for arm in arms}
+    own_centers = centers or {}
+    grids = {arm: rate_grid(protocol.trials, own_centers.get(arm, protocol.center)) for arm in arms}
     missing = _missing_rates(arms, grids)
     if missing:
         count = len(next(iter(grids.values())))
@@ -84,6 +84,8 @@ def next_step(
     untrainable = [arm for arm in arms if arm not in trainable]
     if baseline in untrainable:
         return Decision("done", 0, {}, grids, {}, untrainable, "the baseline has no good trial")
+    # Every arm's grid grows where any arm's best is at an edge: no arm is searched where another
+    # is not.
     generation = 0
     while generation < protocol.extensions and (pulls := _arms_at_edges(trainable, grids)):
         generation += 1
@@ -94,6 +96,7 @@ def next_step(
             notes = [f"best of {', '.join(who)} at the {side} edge" for side, who in pulls.items()]
             note = "; ".join(notes)
             return Decision("extension", generation, missing, grids, {}, untrainable, note)
+    # Too few trials for a vertex have no use for midpoints either.
     hardly_tuned = protocol.trials < FULL_TRIALS
     if not hardly_tuned:
         generation += 1

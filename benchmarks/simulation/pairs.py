@@ -43,7 +43,9 @@ def share_of_false_alarms(pairs: Pairs, margin: float, studies: int, seed: int =
     rng, failed = np.random.default_rng(seed), 0
     for _ in range(studies):
         baseline, other = pairs.draw_losses(rng, 0, 0)
-        control = controls.judge_a_a(_runs(baseline), _runs(other), range(pairs.n), margin)
+        control = controls.judge_a_a(
+            _replicates(baseline), _replicates(other), range(pairs.n), margin
+        )
         failed += control.ok is False
     return failed / studies
 
@@ -54,7 +56,7 @@ def positive_control_power(pairs: Pairs, alpha: float, studies: int, seed: int =
     for _ in range(studies):
         baseline, half = pairs.draw_losses(rng, 0, pairs.half)
         control = controls.judge_positive_control(
-            _runs(baseline), _runs(half), range(pairs.n), alpha
+            _replicates(baseline), _replicates(half), range(pairs.n), alpha
         )
         held += control.ok is True
     return held / studies
@@ -161,7 +163,7 @@ def _covers(interval: tuple[float, float] | None, value: float) -> bool:
     return interval is not None and interval[0] <= value <= interval[1]
 
 
-def _runs(losses: Array) -> dict[int, Replicate]:
+def _replicates(losses: Array) -> dict[int, Replicate]:
     return {seed: Replicate(loss) for seed, loss in _by_seed(losses).items()}
 
 

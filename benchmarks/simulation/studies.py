@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from andrea.verdict.design import KINDS, Factors, Kind, cells
+from andrea.verdict.cells import Factors, cells
+from andrea.verdict.design import KINDS, Kind
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import Verdict
 from andrea.verdict.protocol import Protocol
@@ -173,7 +174,7 @@ def draw_arms(
         name: optimum + world.wobble * rng.standard_normal()
         for name, optimum in zip(names, optima, strict=True)
     }
-    choices = _tune(world, protocol, rng, tuned_optima)
+    choices = _tune_arms(world, protocol, rng, tuned_optima)
     estimated = estimate_regrets(choices, draws=DRAWS, seed=int(rng.integers(2**31)))
     seeds = replication_seeds(protocol.seeds)
     common = world.shared * rng.standard_normal(len(seeds))
@@ -224,7 +225,7 @@ def simulate_factorial_studies(
     return {kind: (alone[kind] / studies, guarded[kind] / studies) for kind in KINDS}
 
 
-def _tune(
+def _tune_arms(
     world: World, protocol: Protocol, rng: np.random.Generator, optima: dict[str, float]
 ) -> dict[str, Choice]:
     """Tune until it is done. An arm's effect is left out: a constant moves no vertex."""

@@ -17,7 +17,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Column, Figure, Item, Table, Text, numbers
 from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
-from andrea.verdict.design import cells
+from andrea.verdict.cells import cells
 
 LEVEL_APART = 0.05
 """Horizontal distance between the lines of a figure, in levels: intervals of equal cells do not

@@ -163,9 +163,8 @@ def not_done(study: Study) -> list[str]:
         )
     if judged and int(judged.get("method") or 1) < METHOD:
         lines.append(
-            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: andrea "
-            "report --regrade judges "
-            "the stored runs again and says what changes."
+            f"Judged with method {judged.get('method') or 1}, the newest is {METHOD}: the study's "
+            "command, given again, judges the stored runs by it."
         )
     return lines
 

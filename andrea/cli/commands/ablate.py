@@ -1,7 +1,32 @@
 """`andrea ablate`: the main job."""
 
-from andrea.cli.commands.start import starter
-from andrea.cli.options import examples
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    AblationName,
+    Confirm,
+    Controls,
+    Debug,
+    Device,
+    DryRun,
+    Equal,
+    ExecutorName,
+    Json,
+    Preset,
+    Runs,
+    Seeds,
+    Settings,
+    Slots,
+    StudyName,
+    Tokens,
+    Trials,
+    Wandb,
+    WandbEntity,
+    WandbProject,
+    WandbTags,
+    examples,
+)
+from andrea.cli.study_command import StudyOptions, run_study_command
+from andrea.cli.wandb_mirror import MirrorOptions
 
 EXAMPLES = examples(
     "andrea ablate norm-placement                            the whole question: tune, replicate, "
@@ -10,8 +35,7 @@ EXAMPLES = examples(
     "nothing",
     "andrea ablate mine.yaml --set data.source=text:book.txt --tokens 1000000",
     "andrea ablate activation --seeds 8 --slots 4 --json > verdicts.json",
-    "andrea ablate norm-placement --controls                 also runs whose outcome is known "
-    "beforehand",
+    "andrea ablate norm-placement --controls                 also checks whose outcome is known",
     "andrea ablate norm-placement --confirm                  also a second block of seeds, judged "
     "alone",
     "The same command given again resumes; --controls, --confirm and --equal add to a study that "
@@ -19,8 +43,51 @@ EXAMPLES = examples(
     "asked; other options make another study.",
 )
 
-ablate = starter(
-    "ablation",
-    "Tune the learning rate of every arm alike, train every arm on the same fresh seeds, and give "
-    "a verdict.",
-)
+
+def ablate(
+    name: AblationName,
+    preset: Preset = None,
+    settings: Settings = None,
+    tokens: Tokens = None,
+    trials: Trials = None,
+    seeds: Seeds = None,
+    study: StudyName = None,
+    controls: Controls = False,
+    confirm: Confirm = False,
+    equal: Equal = None,
+    slots: Slots = None,
+    executor: ExecutorName = "local",
+    device: Device = "auto",
+    wandb: Wandb = None,
+    project: WandbProject = None,
+    entity: WandbEntity = None,
+    tags: WandbTags = None,
+    runs: Runs = DEFAULT_RUNS,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Tune the learning rate of every arm alike, train every arm on the same fresh seeds, and give
+    a verdict.
+    """
+    options = StudyOptions(
+        kind="ablation",
+        name=name,
+        preset=preset,
+        settings=settings or [],
+        tokens=tokens,
+        trials=trials,
+        seeds=seeds,
+        study=study,
+        slots=slots,
+        executor=executor,
+        device=device,
+        mirror=MirrorOptions(wandb, project, entity, tags),
+        runs=runs,
+        dry_run=dry_run,
+        as_json=as_json,
+        controls=controls,
+        confirm=confirm,
+        equal=equal or [],
+    )
+    run_study_command(options)

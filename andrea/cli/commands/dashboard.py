@@ -26,9 +26,9 @@ def dashboard(
     debug: Debug = False,
 ) -> None:
     """Show the trials of a study in a browser while it runs; looking never changes it."""
-    from andrea.cli.stores import named
+    from andrea.cli.stores import open_study
 
-    _, folder = named(runs, study)
+    _, folder = open_study(runs, study)
     journal = folder.path / "optuna.journal"
     if not journal.exists():
         raise UserError(

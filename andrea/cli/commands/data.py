@@ -38,11 +38,11 @@ def prepare(
     debug: Debug = False,
 ) -> None:
     """Tokenize a corpus into the runs folder, once; studies find it there."""
-    from andrea.cli.stores import starting
+    from andrea.cli.stores import starting_store
     from andrea.data.prepare import prepare as prepared
 
     config = configured(source, tokenizer, settings)
-    with starting(runs) as store:
+    with starting_store(runs) as store:
         _show(prepared(config, store.root), as_json)
 
 
@@ -61,13 +61,13 @@ def info(
     debug: Debug = False,
 ) -> None:
     """Counts of a prepared corpus; prepares nothing."""
-    from andrea.cli.stores import reading
+    from andrea.cli.stores import open_store
     from andrea.data.prepare import fingerprint
     from andrea.data.prepared import open_prepared
     from andrea.errors import UserError
 
     config = configured(source, tokenizer, settings)
-    root = reading(runs).root
+    root = open_store(runs).root
     folder = root / "data" / fingerprint(config, root)
     if not folder.is_dir():
         raise UserError(

@@ -71,9 +71,9 @@ def _packages() -> list[dict[str, str]]:
 
 
 def _device() -> list[dict[str, str]]:
-    from andrea.cli.settings import cores
+    from andrea.cli.settings import available_cores
 
-    rows = [_row("ok", "cores", f"{cores()} (slots with one thread a run)")]
+    rows = [_row("ok", "cores", f"{available_cores()} (slots with one thread a run)")]
     try:
         import torch
     except ImportError as error:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
 from andrea.errors import StudyError, UserError
 
@@ -43,7 +43,7 @@ def export_hf(
         typer.Option(
             "--arch",
             metavar="NAME",
-            autocompletion=complete.architectures,
+            autocompletion=completion.architecture_names,
             help="Architecture; default: the first that computes the model.",
         ),
     ] = None,
@@ -62,9 +62,9 @@ def export_hf(
     there.
     """
     from andrea.model.hf.convert import export_hf as write
-    from andrea.model.hf.registry import known
+    from andrea.model.hf.registry import find_architecture
 
-    chosen = known(arch) if arch else None
+    chosen = find_architecture(arch) if arch else None
     model, files, end, missing = _source(source, runs)
     name, notes = write(model, out, chosen, dtype, end, files)
     notes += [missing] if missing else []
@@ -109,7 +109,7 @@ def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None,
     Raises:
         UserError: there is no such run or folder, or it is not whole.
     """
-    from andrea.cli.stores import reading
+    from andrea.cli.stores import open_store
     from andrea.model.folder import load_model
     from andrea.training.load import load_run_model
 
@@ -123,7 +123,7 @@ def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None,
         )
     if Path(source).name != source:
         raise UserError(f"{source}: no such folder")
-    model, config, data = load_run_model(reading(runs), source)
+    model, config, data = load_run_model(open_store(runs), source)
     return model, *_tokenizer_of(data, config.model.context)
 
 

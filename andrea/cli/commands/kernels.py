@@ -34,34 +34,34 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Compare every op with float64 on a device, forward and backward, in every type and layout."""
+    from dataclasses import asdict
+
     from andrea.cli.show.output import print_json, table
 
     where = kernels_on(device)
-    from andrea.kernels.check import ALLOWED, summary
-    from andrea.kernels.check import check as compared
+    from andrea.kernels.check import ALLOWED, compare_ops, summarize
 
-    rows = summary(list(compared(where, quick)))
-    failed = [row for row in rows if row["failed"]]
+    rows = summarize(list(compare_ops(where, quick)))
     if as_json:
-        print_json([row | {"error": finite(row["error"])} for row in rows])
+        print_json([asdict(row) | {"error": finite(row.error)} for row in rows])
     else:
         lines = [
             [
-                "ok" if not row["failed"] else "WRONG",
-                row["op"],
-                row["dtype"],
-                f"{row['checks'] - row['failed']} of {row['checks']}",
-                f"{row['error']:.2f}",
-                f"{row['layout']} {row['shape'][0]} × {row['shape'][1]}",
+                "WRONG" if row.failed else "ok",
+                row.op,
+                row.dtype,
+                f"{row.checks - row.failed} of {row.checks}",
+                f"{row.error:.2f}",
+                f"{row.layout} {row.shape[0]} × {row.shape[1]}",
             ]
             for row in rows
         ]
         typer.echo(table(lines, ("", "op", "type", "right", "worst", "where it was"), right=(4,)))
-        checks = sum(row["checks"] for row in rows)
+        checks = sum(row.checks for row in rows)
         typer.echo(
             f"\n{checks:,} comparisons; worst: in roundings of the type, {ALLOWED} are allowed"
         )
-    if failed:
+    if any(row.failed for row in rows):
         raise typer.Exit(1)
 
 
@@ -88,11 +88,11 @@ def bench(
     from andrea.cli.show.output import print_json, table
 
     where = kernels_on(device)
-    from andrea.kernels.bench import bench as timed
+    from andrea.kernels.bench import run_benchmarks
 
-    results = list(timed(where, rows, width, vocabulary))
+    results = list(run_benchmarks(where, rows, width, vocabulary))
     if as_json:
-        print_json([result.to_dict() | {"copy_gbps": result.copy_gbps} for result in results])
+        print_json([result.to_json() | {"copy_gbps": result.copy_gbps} for result in results])
         return
     lines = [
         [
@@ -101,7 +101,7 @@ def bench(
             way,
             f"{result.ms[way]:.3f}",
             f"{result.gbps(way):,.0f}",
-            f"{result.share(way):.0%}",
+            f"{result.share_of_copy(way):.0%}",
             f"× {result.ms['eager'] / result.ms[way]:.2f}",
         ]
         for result in results
@@ -134,14 +134,14 @@ def show(
     from dataclasses import asdict
 
     from andrea.cli.show.output import print_json, size, table
-    from andrea.kernels.show import Kernel, compiled
+    from andrea.kernels.show import CompiledKernel, inspect_kernels
 
-    found = [kernel for arch in archs or [this_arch()] for kernel in compiled(arch)]
+    found = [kernel for arch in archs or [this_arch()] for kernel in inspect_kernels(arch)]
     if as_json:
         print_json([asdict(kernel) | {"within_budget": kernel.within_budget} for kernel in found])
         return
 
-    def line(kernel: Kernel) -> list[object]:
+    def line(kernel: CompiledKernel) -> list[object]:
         registers = f"{kernel.registers} of {kernel.budget}"
         numbers = [registers, size(kernel.shared), str(kernel.spills), size(kernel.sass)]
         return ["ok" if kernel.within_budget else "OVER", kernel.name, kernel.arch, *numbers]
@@ -165,7 +165,7 @@ def kernels_on(name: str) -> "torch.device":
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"--device {name!r}: write cuda or cuda:1") from error
-    lacking = backend.missing(device)
+    lacking = backend.missing_requirement(device)
     if (
         lacking is None
         and device.type == "cuda"

@@ -46,10 +46,10 @@ def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
     if kind == "variants":
         return _variants()
     if kind == "studies":
-        from andrea.cli.stores import reading
+        from andrea.cli.stores import open_store
         from andrea.store.studies import studies
 
-        store = reading(runs)
+        store = open_store(runs)
         return [
             {"name": s.path.name, "about": str(s.about.get("kind")), "origin": str(s.path)}
             for s in studies(store)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import Debug, Json, Settings, Variants, examples
 from andrea.errors import UserError
 
@@ -63,7 +63,7 @@ def show(
         str,
         typer.Argument(
             metavar="PRESET",
-            autocompletion=complete.models,
+            autocompletion=completion.model_expressions,
             help=f"A preset; settings may follow a colon, {FORM}.",
         ),
     ],
@@ -75,11 +75,11 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Parameters by part, FLOPs per token and memory of a preset."""
-    from andrea.cli.settings import know_variants
+    from andrea.cli.settings import load_variants
     from andrea.cli.show.output import print_json
     from andrea.model.summary import describe
 
-    know_variants(variants)
+    load_variants(variants)
     cfg = configured(preset, settings or [])
     sound({preset: cfg}, variants)
     summary = describe(cfg, batch, preset, optimizer)
@@ -92,7 +92,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            autocompletion=complete.models,
+            autocompletion=completion.model_expressions,
             help=f"Presets; a model's own settings follow a colon, {FORM}.",
         ),
     ],
@@ -104,7 +104,7 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Models side by side; --set holds for all of them."""
-    from andrea.cli.settings import know_variants
+    from andrea.cli.settings import load_variants
     from andrea.cli.show.output import print_json
     from andrea.model.summary import compare_models, match_models
 
@@ -114,7 +114,7 @@ def compare(
         )
     if match and len(models) < 2:
         raise UserError(f"--match {match}: name the model to be matched, then others")
-    know_variants(variants)
+    load_variants(variants)
     if twice := [model for model in dict.fromkeys(models) if models.count(model) > 1]:
         raise UserError(f"{', '.join(twice)}: named twice; name each model once")
     cfgs = {model: configured(model, settings or []) for model in models}
@@ -161,12 +161,12 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
     """
-    from andrea.cli.settings import of_model_alone, run_config
+    from andrea.cli.settings import build_run_config, require_model_settings
 
-    of_model_alone(settings)
+    require_model_settings(settings)
     preset, colon, own = model.partition(":")
     if not colon:
-        return run_config(preset, settings, where="").model
+        return build_run_config(preset, settings, preset_option="").model
     parts = [part.strip() for part in own.split(",")]
     given = [part.partition("=")[0].strip().removeprefix("model.") for part in parts]
     if not all("=" in part for part in parts) or not all(name.isidentifier() for name in given):
@@ -177,7 +177,10 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     if twice := [name for name in dict.fromkeys(given) if given.count(name) > 1]:
         raise UserError(f"{model}: {', '.join(twice)} is given twice")
     overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
-    return run_config(preset, [*settings, *overrides], where=f"{model}: ", said=model).model
+    config = build_run_config(
+        preset, [*settings, *overrides], preset_option=f"{model}: ", settings_option=model
+    )
+    return config.model
 
 
 def entry(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:

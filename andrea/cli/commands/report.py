@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.errors import UserError
 
 if TYPE_CHECKING:
     from andrea.analysis.formats.build import Job
@@ -19,7 +20,6 @@ EXAMPLES = examples(
     "andrea report norm-placement --watch              again whenever a run ends, until all are "
     "done",
     "andrea report norm-placement activation           one report each",
-    "andrea report --regrade norm-placement            first judge it by a newer method",
     "andrea report --kind leaderboard                  one report on all studies",
     "andrea report --kind run 3fa9c1                   on one run, by the beginning of its id",
 )
@@ -30,10 +30,9 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="STUDY...",
-            autocompletion=complete.studies,
+            autocompletion=completion.study_names,
             help="Folder names of studies, or bare names: the latest. Runs' ids for kinds that "
-            "report on a run; "
-            "nothing for kinds that report on all studies.",
+            "report on a run; nothing for kinds that report on all studies.",
         ),
     ] = None,
     formats: Annotated[
@@ -61,43 +60,32 @@ def report(
             help="Build again whenever something has changed, until the study is complete.",
         ),
     ] = False,
-    regrade: Annotated[
-        bool,
-        typer.Option(
-            "--regrade",
-            help="First judge the stored runs by this andrea's method, where an older one judged "
-            "them, and say which "
-            "verdicts change. Nothing is trained.",
-        ),
-    ] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Build reports again from the store, and print where they are."""
-    from andrea.cli.commands.regraded import regraded
     from andrea.cli.show.output import print_json, stdout_kept_for_json
 
-    judged = regraded(runs, studies or [], say=not as_json) if regrade else {}
-    wanted = (
-        None
-        if formats is None
-        else [part.strip().lower() for part in formats.split(",") if part.strip()]
-    )
+    names = None
+    if formats is not None:
+        names = [part.strip().lower() for part in formats.split(",") if part.strip()]
     with stdout_kept_for_json(as_json):
-        made = jobs(runs, studies or [], kind, out)
+        jobs = report_jobs(runs, studies or [], kind, out)
         if watch:
-            written = _watched(made, wanted)
+            files = watch_reports(jobs, names)
         else:
-            written = {name: [str(path) for path in job.make(wanted)] for name, job in made.items()}
+            files = {name: job.make(names) for name, job in jobs.items()}
     if as_json:
-        print_json({"regraded": judged, "reports": written} if regrade else written)
+        print_json({name: [str(path) for path in paths] for name, paths in files.items()})
     elif not watch:
-        typer.echo("\n".join(paths[0] for paths in written.values() if paths))
+        typer.echo("\n".join(str(paths[0]) for paths in files.values() if paths))
 
 
-def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -> "dict[str, Job]":
-    """The reports that are asked for, by the name of what each is about.
+def report_jobs(
+    runs: Path, names: Sequence[str], kind: str | None, out: Path | None
+) -> "dict[str, Job]":
+    """Return the reports that are asked for, by the name of what each is about.
 
     Raises:
         UserError: there is no such study or kind of report, or the kind needs a name and none is
@@ -105,41 +93,38 @@ def jobs(runs: Path, names: Sequence[str], kind: str | None, out: Path | None) -
     """
     from andrea.analysis.formats.build import Job, load_script
     from andrea.catalogue import find_file
-    from andrea.cli.show.results import report_kind
-    from andrea.cli.stores import named, reading
-    from andrea.errors import UserError
+    from andrea.cli.show.results import default_report_kind
+    from andrea.cli.stores import open_store, open_study
 
-    def place(name: str) -> Path | None:
+    def target(name: str) -> Path | None:
         # Several reports in one folder would overwrite each other's report.html.
         return out / name if out is not None and len(names) > 1 else out
 
     script = None if kind is None else find_file("reports", kind)
     takes = "study" if script is None else load_script(script).takes
     if script is not None and takes == "run" and names:
-        return {run: Job(reading(runs), script, run=run, out=place(run)) for run in names}
-    found = [named(runs, study) for study in names]
-    if takes == "studies" and script is not None:
-        chosen = tuple(folder for _, folder in found) or None
-        return {script.stem: Job(reading(runs), script, chosen, out=out)}
+        return {run: Job(open_store(runs), script, run=run, out=target(run)) for run in names}
+    folders = [open_study(runs, study)[1] for study in names]
+    if script is not None and takes == "studies":
+        return {script.stem: Job(open_store(runs), script, tuple(folders) or None, out=out)}
     if not names:
-        what = (
-            "a run by the beginning of its id"
-            if takes == "run"
-            else "a study (`andrea status` lists them)"
-        )
+        expected = "a study (`andrea status` lists them)"
+        if takes == "run":
+            expected = "a run by the beginning of its id"
         raise UserError(
-            f"andrea report: name {what}; only kinds that report on all studies, as leaderboard, "
-            "need none"
+            f"andrea report: name {expected}; only kinds that report on all studies, as "
+            "leaderboard, need none"
         )
-    made = {}
-    for store, folder in found:
-        which = script or find_file("reports", report_kind(folder))
-        made[folder.path.name] = Job(store, which, (folder,), out=place(folder.path.name))
-    return made
+    jobs = {}
+    for folder in folders:
+        name = folder.path.name
+        chosen = script or find_file("reports", default_report_kind(folder))
+        jobs[name] = Job(open_store(runs), chosen, (folder,), out=target(name))
+    return jobs
 
 
-def _watched(made: "dict[str, Job]", formats: list[str] | None) -> dict[str, list[str]]:
-    """Build until everything is complete, a line per build; what lies there then."""
+def watch_reports(jobs: "dict[str, Job]", formats: list[str] | None) -> dict[str, list[Path]]:
+    """Build until everything is complete, a line per build; returns the files of the last ones."""
     from andrea.analysis.formats.watch import Watched, watch
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -147,6 +132,6 @@ def _watched(made: "dict[str, Job]", formats: list[str] | None) -> dict[str, lis
         # `nohup` stays in force.
         if signal.getsignal(ending) is signal.SIG_DFL:
             signal.signal(ending, signal.default_int_handler)
-    watched = [Watched(job, name, formats) for name, job in made.items()]
-    watch(watched, typer.echo, lambda line: typer.echo(f"warning: {line}", err=True))
-    return {one.name: [str(path) for path in one.written] for one in watched}
+    reports = [Watched(job, name, formats) for name, job in jobs.items()]
+    watch(reports, typer.echo, lambda line: typer.echo(f"warning: {line}", err=True))
+    return {report.name: report.written for report in reports}

@@ -1,15 +1,20 @@
 """`andrea status`: what ran, what failed and why."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
 from andrea.errors import StudyError, warn
 
 if TYPE_CHECKING:
+    from andrea.records.base import Settings
+    from andrea.records.run import RunResult, RunSpec
+    from andrea.records.verdict import ArmVerdict
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
 
@@ -20,10 +25,12 @@ EXAMPLES = examples(
     "watch -n 5 andrea status --json",
 )
 
-
-SINGLE = 20
+MOST_SINGLE_RUNS = 20
 """Runs of no study that are listed, the latest."""
-LABEL = ("run_id", "arm", "phase", "why", "lr", "seed", "trial", "params")
+RUN_FIELDS = {"run_id", "arm", "phase", "why", "lr", "seed", "trial", "params"}
+"""What `--json` says of a planned run."""
+STUDY_COLUMNS = ("study", "phase", "", "runs", "failed", "stalled", "diverged", "outcome")
+SINGLE_RUN_COLUMNS = ("single run", "outcome", "loss", "tokens", "finished (UTC)")
 
 
 def status(
@@ -31,7 +38,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="STUDY",
-            autocompletion=complete.studies,
+            autocompletion=completion.study_names,
             help="Folder name of a study, or its bare name: the latest.",
         ),
     ] = None,
@@ -41,218 +48,321 @@ def status(
 ) -> None:
     """Studies with their phase, runs done, and what failed, stalled or diverged."""
     from andrea.cli.show.output import print_json
-    from andrea.cli.stores import named, reading
+    from andrea.cli.stores import open_store, open_study
 
     if study is not None:
-        store, folder = named(runs, study)
-        state = summarise(store, folder)
-        print_json(state) if as_json else typer.echo(one(state))
+        state = read_study_state(*open_study(runs, study))
+        print_json(state.to_json()) if as_json else typer.echo(study_as_text(state))
         return
+    store = open_store(runs)
+    studies, single_runs = read_states(store)
+    if as_json:
+        states: list[StudyState | SingleRunState] = [*studies, *single_runs]
+        print_json([state.to_json() for state in states])
+        return
+    parts = [studies_table(studies) if studies else f"no studies in {store.root} yet"]
+    if single_runs:
+        parts.append(single_runs_table(single_runs))
+    typer.echo("\n\n".join(parts))
+
+
+@dataclass(frozen=True)
+class SingleRunState:
+    """The state of a run that belongs to no study, as of `andrea train`."""
+
+    run_id: str
+    outcome: str
+    """Of its result; running, failed or interrupted where it has none."""
+    reason: str | None
+    result: "RunResult | None"
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        result = self.result
+        return {
+            "kind": "run",
+            "study": None,
+            "run_id": self.run_id,
+            "outcome": self.outcome,
+            "stalled": result.stalled if result else None,
+            "loss": result.loss if result else None,
+            "tokens": result.tokens if result else None,
+            "reason": self.reason,
+            "finished_at": result.finished_at if result else None,
+        }
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """A planned run whose latest attempt failed."""
+
+    run: "RunSpec"
+    reason: str
+    log: str | None
+    """Path of what its worker printed."""
+
+
+@dataclass
+class StudyState:
+    """The state of a study, read from the store alone."""
+
+    folder: str
+    kind: Literal["ablation", "sweep"] | None
+    name: str
+    created: str
+    live: bool
+    phase: str
+    total: int
+    done: int = 0
+    stalled: int = 0
+    diverged: int = 0
+    running: "list[RunSpec]" = field(default_factory=list)
+    failed: list[FailedRun] = field(default_factory=list)
+    not_completed: "list[tuple[RunSpec, str]]" = field(default_factory=list)
+    """Runs that stalled or did not complete, with how they ended."""
+    verdicts: "Sequence[ArmVerdict]" = ()
+    exploratory: bool = False
+    best: "Settings | None" = None
+    """Dotted settings of a sweep's best trial."""
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        return {
+            "study": self.folder,
+            "kind": self.kind,
+            "name": self.name,
+            "created": self.created,
+            "live": self.live,
+            "phase": self.phase,
+            "runs": {
+                "total": self.total,
+                "running": len(self.running),
+                "failed": len(self.failed),
+                "done": self.done,
+                "stalled": self.stalled,
+                "diverged": self.diverged,
+            },
+            "running": [_run_as_json(run) for run in self.running],
+            "failed": [
+                {**_run_as_json(end.run), "reason": end.reason, "log": end.log}
+                for end in self.failed
+            ],
+            "not_completed": [
+                {**_run_as_json(run), "ending": ending} for run, ending in self.not_completed
+            ],
+            "verdicts": [
+                {"arm": verdict.arm, "verdict": verdict.verdict, "cause": verdict.cause}
+                for verdict in self.verdicts
+            ],
+            "exploratory": self.exploratory,
+            "best": self.best,
+            "labels": self.labels,
+        }
+
+
+def _run_as_json(run: "RunSpec") -> dict[str, object]:
+    return run.model_dump(mode="json", exclude_unset=True, include=RUN_FIELDS)
+
+
+def read_states(store: "RunStore") -> tuple[list[StudyState], list[SingleRunState]]:
+    """Return the states of all studies, oldest first, and of all runs that belong to none."""
     from andrea.store.studies import studies
 
-    store = reading(runs)
-    states: list[dict[str, Any]] = []
+    states: list[StudyState] = []
     planned: set[str] = set()
     for folder in studies(store):
         try:
-            states.append(summarise(store, folder))
+            states.append(read_study_state(store, folder))
         except StudyError as error:  # a damaged study must not hide the others
             warn(str(error))
-        planned |= {str(run["run_id"]) for run in folder.runs()}
-    single = [alone(store, run_id) for run_id in store.ids() if run_id not in planned]
-    single.sort(key=lambda run: run["finished_at"] or "~")  # what is not finished comes last
-    if as_json:
-        print_json([*states, *single])
-        return
-    told = [every(states) if states else f"no studies in {store.root} yet"]
-    typer.echo("\n\n".join([*told, *([singles(single)] if single else [])]))
+        planned |= {run.run_id for run in folder.load_runs()}
+    single_runs = [
+        read_single_run(store, run_id) for run_id in store.ids() if run_id not in planned
+    ]
+    single_runs.sort(key=_finished_at)
+    return states, single_runs
 
 
-def alone(store: "RunStore", run_id: str) -> dict[str, Any]:
-    """The state of a run that belongs to no study, as of `andrea train`, as JSON."""
-    result = store.result(run_id) or {}
-    told: dict[str, Any] = {"kind": "run", "study": None, "run_id": run_id}
-    told |= {
-        key: result.get(key)
-        for key in ("outcome", "stalled", "loss", "tokens", "reason", "finished_at")
-    }
-    if not result:
-        live, failure = store.lease(run_id) is not None, store.failure(run_id)
-        told["outcome"] = "running" if live else "failed" if failure else "interrupted"
-        told["reason"] = failure.get("reason") if failure and not live else None
-    return told
+def _finished_at(run: SingleRunState) -> str:
+    # A tilde is behind every digit: runs that have not finished come last.
+    return (run.result and run.result.finished_at) or "~"
 
 
-def singles(runs: list[dict[str, Any]]) -> str:
-    """Runs that belong to no study as a table, the latest last."""
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import count, loss
-
-    rows = []
-    for run in runs[-SINGLE:]:
-        ending = "stalled" if run["stalled"] else run["outcome"]
-        finished = str(run["finished_at"] or "")[:16].replace("T", " ")
-        rows.append([run["run_id"][:12], ending, loss(run["loss"]), count(run["tokens"]), finished])
-    more = f"\nand {len(runs) - SINGLE} earlier ones (--json has all)" if len(runs) > SINGLE else ""
-    listed = table(rows, ("single run", "outcome", "loss", "tokens", "finished (UTC)"), (2, 3))
-    return f"{listed}{more}\n`andrea report --kind run ID` shows one"
+def read_single_run(store: "RunStore", run_id: str) -> SingleRunState:
+    """Return the state of a run that belongs to no study."""
+    result = store.load_result(run_id)
+    if result is not None:
+        return SingleRunState(run_id, result.outcome, result.reason, result)
+    if store.lease(run_id) is not None:
+        return SingleRunState(run_id, "running", None, None)
+    failure = store.load_failure(run_id)
+    if failure is not None:
+        return SingleRunState(run_id, "failed", failure.reason, None)
+    return SingleRunState(run_id, "interrupted", None, None)
 
 
-def summarise(store: "RunStore", folder: "StudyFolder") -> dict[str, Any]:
-    """The state of a study as JSON, read from the store alone."""
-    from andrea.cli.show.results import labels
+def read_study_state(store: "RunStore", folder: "StudyFolder") -> StudyState:
+    """Return the state of a study.
 
-    about, live, verdict = folder.about, folder.live, folder.read("verdict.json") or {}
-    counts: Counter[str] = Counter()
-    failed, at_work, ends = [], [], []
-    planned = folder.runs()
-    for run in planned:
-        label: dict[str, Any] = {key: run[key] for key in LABEL if key in run}
-        result = store.result(run["run_id"])
+    Raises:
+        StudyError: a file that nothing can make again is damaged.
+    """
+    from andrea.cli.show.results import arm_labels
+
+    info, verdict, best = folder.load_info(), folder.load_verdict(), folder.load_best()
+    runs, live = folder.load_runs(), folder.live
+    state = StudyState(
+        folder=folder.path.name,
+        kind=info.kind,
+        name=info.name,
+        created=info.created,
+        live=live,
+        phase=_phase(folder, runs, live),
+        total=_count_runs(folder, len(runs)),
+        verdicts=verdict.verdicts if verdict else (),
+        exploratory=verdict.exploratory if verdict else False,
+        best=best.params if best else None,
+        labels=arm_labels(folder),
+    )
+    for run in runs:
+        result = store.load_result(run.run_id)
         if result is not None:
-            counts["done"] += 1
-            counts["stalled"] += bool(result.get("stalled"))
-            counts["diverged"] += result.get("outcome") == "diverged"
-            if result.get("stalled") or result.get("outcome") != "completed":
-                ends.append(
-                    {
-                        **label,
-                        "ending": "stalled" if result.get("stalled") else result.get("outcome"),
-                    }
-                )
-            continue
-        if store.lease(run["run_id"]) is not None:
-            at_work.append(label)
-        elif failure := store.failure(run["run_id"]):
-            failed.append(
-                {**label, "reason": failure.get("reason"), "log": _log(store, run["run_id"])}
-            )
-    return {
-        "study": folder.path.name,
-        "kind": about.get("kind"),
-        "name": about.get("name"),
-        "created": about.get("created"),
-        "live": live,
-        "phase": _phase(folder, planned, live),
-        "runs": {
-            "total": _total(folder, len(planned)),
-            "running": len(at_work),
-            "failed": len(failed),
-            **{key: counts[key] for key in ("done", "stalled", "diverged")},
-        },
-        "running": at_work,
-        "failed": failed,
-        "not_completed": ends,
-        "verdicts": [
-            {key: v.get(key) for key in ("arm", "verdict", "cause")}
-            for v in verdict.get("verdicts", [])
-        ],
-        "exploratory": bool(verdict.get("exploratory")),
-        "best": (folder.read("best.json") or {}).get("params"),
-        "labels": labels(folder),
-    }
+            _add_result(state, run, result)
+        elif store.lease(run.run_id) is not None:
+            state.running.append(run)
+        elif failure := store.load_failure(run.run_id):
+            state.failed.append(FailedRun(run, failure.reason, _log_path(store, run.run_id)))
+    return state
 
 
-def _phase(folder: "StudyFolder", planned: list[dict[str, Any]], live: bool) -> str:
+def _add_result(state: StudyState, run: "RunSpec", result: "RunResult") -> None:
+    state.done += 1
+    state.stalled += result.stalled
+    state.diverged += result.outcome == "diverged"
+    if result.stalled:
+        state.not_completed.append((run, "stalled"))
+    elif result.outcome != "completed":
+        state.not_completed.append((run, result.outcome))
+
+
+def _phase(folder: "StudyFolder", runs: "Sequence[RunSpec]", live: bool) -> str:
     if folder.complete and not live:
         return "done"
-    current = str(planned[-1].get("phase") or "planned") if planned else "planned"
+    current = runs[-1].phase if runs else "planned"
     return current if live else f"{current}, interrupted"
 
 
-def _total(folder: "StudyFolder", planned: int) -> int:
-    """Runs of the study: those planned so far, or what its protocol comes to without extensions of
-    the grid.
+def _count_runs(folder: "StudyFolder", planned: int) -> int:
+    """Return the runs of the study: those planned so far, or what its question comes to without
+    extensions of the grid, if that is more.
     """
     if folder.complete:
         return planned
     try:
-        asked = folder.protocol()
-        if asked["kind"] == "sweep":
-            return max(planned, int(asked["trials"] * asked["seeds"]))
-        rules = asked["protocol"]
-        seeds, arms = int(rules["seeds"]), len(asked["arms"])
-        beside = folder.read("asked.json") or {}
-        more = (1 + 2 * seeds if beside.get("controls") else 0) + (
-            arms * seeds if beside.get("confirm") else 0
-        )
-        return max(planned, arms * (int(rules["trials"]) + seeds) + more)
-    except (StudyError, LookupError, TypeError):
+        question, extras = folder.load_question(), folder.load_extras()
+    except StudyError:
         return planned
+    protocol = question.protocol
+    if protocol is None:
+        return max(planned, question.trials * question.seeds)
+    arms, seeds = len(question.arms), protocol.seeds
+    expected = arms * (protocol.trials + seeds)
+    if extras.controls:
+        expected += 1 + 2 * seeds
+    if extras.confirm:
+        expected += arms * seeds
+    return max(planned, expected)
 
 
-def _log(store: "RunStore", run_id: str) -> str | None:
+def _log_path(store: "RunStore", run_id: str) -> str | None:
     current = store.current(run_id)
-    return (
-        str(current / "log.txt") if current is not None and (current / "log.txt").exists() else None
-    )
+    if current is None or not (current / "log.txt").exists():
+        return None
+    return str(current / "log.txt")
 
 
-def every(states: list[dict[str, Any]]) -> str:
-    """All studies as a table; columns that say nothing are left out."""
+def studies_table(states: Sequence[StudyState]) -> str:
+    """Return all studies as a table; columns that say nothing are left out."""
     from andrea.cli.show.output import table
     from andrea.cli.show.results import EXPLORATORY
 
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for state in states:
-        runs = state["runs"]
-        rows.append(
-            [
-                state["study"],
-                state["phase"],
-                "live" if state["live"] else "",
-                f"{runs['done']}/{runs['total']}",
-                runs["failed"],
-                runs["stalled"],
-                runs["diverged"],
-                came_out(state),
-            ]
-        )
-    header = ("study", "phase", "", "runs", "failed", "stalled", "diverged", "outcome")
-    told = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    right = [at for at, i in enumerate(told) if 3 <= i <= 6]
-    text = table([[row[i] for i in told] for row in rows], [header[i] for i in told], right)
-    return text + (f"\n\n{EXPLORATORY}" if any(state["exploratory"] for state in states) else "")
+        live, runs = "live" if state.live else "", f"{state.done}/{state.total}"
+        counts = (len(state.failed), state.stalled, state.diverged)
+        rows.append((state.folder, state.phase, live, runs, *counts, outcome_in_words(state)))
+    columns = [i for i in range(len(STUDY_COLUMNS)) if any(row[i] for row in rows)]
+    header = [STUDY_COLUMNS[i] for i in columns]
+    numbers = [header.index(name) for name in STUDY_COLUMNS[3:7] if name in header]
+    text = table([[row[i] for i in columns] for row in rows], header, numbers)
+    if any(state.exploratory for state in states):
+        text += f"\n\n{EXPLORATORY}"
+    return text
 
 
-def came_out(state: dict[str, Any]) -> str:
-    """What came out of a study in a few words: `post-norm worse`, `2 worse, 1 inconclusive`, `best
-    lr 0.0047`.
+def outcome_in_words(state: StudyState) -> str:
+    """Return what came out of a study: `post-norm worse`, `2 worse, 1 inconclusive`, `best lr
+    0.0047`.
     """
     from andrea.cli.show.output import parameter
 
-    if state["best"]:
-        return "best " + ", ".join(
-            f"{k.rpartition('.')[2]} {parameter(k, v)}" for k, v in state["best"].items()
-        )
-    if state["kind"] == "sweep":
-        return "no good trial" if state["phase"] == "done" else ""
-    verdicts = state["verdicts"]
-    if len(verdicts) == 1:
-        text = f"{state['labels'].get(verdicts[0]['arm'], verdicts[0]['arm'])} {verdicts[0]['verdict']}"
+    if state.best:
+        settings = [
+            f"{path.rpartition('.')[2]} {parameter(path, value)}"
+            for path, value in state.best.items()
+        ]
+        return f"best {', '.join(settings)}"
+    if state.kind == "sweep":
+        return "no good trial" if state.phase == "done" else ""
+    if len(state.verdicts) == 1:
+        [only] = state.verdicts
+        text = f"{state.labels.get(only.arm, only.arm)} {only.verdict}"
     else:
-        text = ", ".join(
-            f"{n} {verdict}" for verdict, n in Counter(v["verdict"] for v in verdicts).items()
-        )
-    return f"{text} (exploratory)" if state["exploratory"] else text
+        counts = Counter(verdict.verdict for verdict in state.verdicts)
+        text = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return f"{text} (exploratory)" if state.exploratory else text
 
 
-def one(state: dict[str, Any]) -> str:
-    """One study: the table's row, then who is at work, what failed and why, and the verdicts."""
-    from andrea.cli.show.display import describe
+def study_as_text(state: StudyState) -> str:
+    """Return the table's row of a study, then who is at work, what failed and why, and the
+    verdicts.
+    """
+    from andrea.cli.show.display import describe_run
+    from andrea.text.numbers import judged
 
-    labels = state["labels"]
-    lines = [every([state])]
-    lines += [f"running: {describe(run, labels)}" for run in state["running"]]
-    for run in state["failed"]:
-        lines.append(
-            f"failed: {describe(run, labels)}: {run['reason']}"
-            + (f" (see {run['log']})" if run["log"] else "")
-        )
-    lines += [f"{run['ending']}: {describe(run, labels)}" for run in state["not_completed"]]
-    for v in state["verdicts"]:
-        cause = f" ({v['cause']})" if v["cause"] else ""
-        lines.append(f"verdict: {labels.get(v['arm'], v['arm'])} is {v['verdict']}{cause}")
-    if state["phase"].endswith("interrupted"):
+    labels = state.labels
+    lines = [studies_table([state])]
+    for run in state.running:
+        lines.append(f"running: {describe_run(run, labels)}")
+    for end in state.failed:
+        log = f" (see {end.log})" if end.log else ""
+        lines.append(f"failed: {describe_run(end.run, labels)}: {end.reason}{log}")
+    for run, ending in state.not_completed:
+        lines.append(f"{ending}: {describe_run(run, labels)}")
+    for verdict in state.verdicts:
+        arm = labels.get(verdict.arm, verdict.arm)
+        lines.append(f"verdict: {arm} is {judged(verdict.verdict, verdict.cause)}")
+    if state.phase.endswith("interrupted"):
         lines.append("the command that began it, given again, resumes it")
     return "\n".join(lines)
+
+
+def single_runs_table(runs: Sequence[SingleRunState]) -> str:
+    """Return runs that belong to no study as a table, the latest last."""
+    from andrea.cli.show.output import table
+    from andrea.text.numbers import count, loss
+
+    rows = []
+    for run in runs[-MOST_SINGLE_RUNS:]:
+        if run.result is None:
+            rows.append([run.run_id[:12], run.outcome, loss(None), count(None), ""])
+            continue
+        ending = "stalled" if run.result.stalled else run.outcome
+        finished = (run.result.finished_at or "")[:16].replace("T", " ")
+        numbers = [loss(run.result.loss), count(run.result.tokens)]
+        rows.append([run.run_id[:12], ending, *numbers, finished])
+    text = table(rows, SINGLE_RUN_COLUMNS, right=(2, 3))
+    if len(runs) > MOST_SINGLE_RUNS:
+        text += f"\nand {len(runs) - MOST_SINGLE_RUNS} earlier ones (--json has all)"
+    return f"{text}\n`andrea report --kind run ID` shows one"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from andrea.cli import complete
+from andrea.cli import completion
 from andrea.cli.options import (
     DEFAULT_RUNS,
     Debug,
@@ -41,7 +41,7 @@ def sync(
         str,
         typer.Argument(
             metavar="STUDY",
-            autocompletion=complete.studies,
+            autocompletion=completion.study_names,
             help="Folder name of a study, or its bare name: the latest; or the beginning of a "
             "run's id.",
         ),
@@ -126,10 +126,10 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     Raises:
         UserError: there is neither.
     """
-    from andrea.cli.stores import named, reading
+    from andrea.cli.stores import open_store, open_study
     from andrea.tracking.subject import SingleRun
 
-    store = reading(runs)
+    store = open_store(runs)
     if len(name) >= 6 and not set(name) - set("0123456789abcdef"):
         ids = store.beginning(name)
         if len(ids) > 1:
@@ -138,7 +138,7 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
             )
         if ids:
             return store, SingleRun(store, ids[0])
-    return named(runs, name)
+    return open_study(runs, name)
 
 
 def _with_report(store: "RunStore", subject: "Subject") -> None:

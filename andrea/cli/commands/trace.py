@@ -93,12 +93,16 @@ def trace(
     to the identity its blocks start; a trained run shows where the work is done.
     """
     from andrea.analysis.trace.page import page
-    from andrea.cli.settings import know_variants
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
-    from andrea.cli.show.place import require_place, save
+    from andrea.cli.settings import load_variants
+    from andrea.cli.show.output import (
+        print_json,
+        require_writable_file,
+        save_text,
+        stdout_kept_for_json,
+    )
 
     if html is not None:
-        require_place(html, "--html")
+        require_writable_file(html, "--html")
     if run is not None and (preset is not None or settings or seed is not None):
         raise UserError("--run names a model that is there: leave out --preset, --set and --seed")
     if top is not None and not lens:
@@ -106,13 +110,13 @@ def trace(
             "--top is how many guesses --logit-lens shows: give that too, or leave it out"
         )
     with stdout_kept_for_json(as_json):
-        know_variants(variants)
+        load_variants(variants)
         subject = (
             trained(run, runs) if run is not None else fresh(preset, settings or [], seed, variants)
         )
         traced = follow(subject, text, token, top or GUESSES, lens)
         if html is not None:
-            save(html, page(traced), "--html")
+            save_text(html, page(traced), "--html")
     if as_json:
         print_json(traced | ({"html": str(html)} if html is not None else {}))
     else:
@@ -127,14 +131,14 @@ def fresh(
     Raises:
         UserError: the settings are at fault, or the variants that they name.
     """
-    from andrea.cli.settings import of_model_alone, run_config
+    from andrea.cli.settings import build_run_config, require_model_settings
     from andrea.data.tokenizers import ByteTokenizer
     from andrea.model.gpt import build_model
     from andrea.model.memory_limit import require_room
 
-    of_model_alone(settings)
+    require_model_settings(settings)
     preset = "tiny" if preset is None else preset
-    config = run_config(preset, [f"model.vocab_size={BYTES}", *settings], seed=seed)
+    config = build_run_config(preset, [f"model.vocab_size={BYTES}", *settings], seed=seed)
     if (config.model.vocab_size or BYTES) < BYTES:
         raise UserError(
             f"model.vocab_size {config.model.vocab_size}: the text is read as bytes, and there are "
@@ -160,7 +164,7 @@ def trained(run: str, runs: Path) -> Subject:
     Raises:
         UserError: there is none, or it is damaged, or its tokenizer is gone.
     """
-    from andrea.cli.stores import reading
+    from andrea.cli.stores import open_store
     from andrea.data.prepared import load_tokenizer, open_prepared
     from andrea.training.load import find_run, load_run_model
 
@@ -169,7 +173,7 @@ def trained(run: str, runs: Path) -> Subject:
     if there and not (folder / "checkpoint").is_file():
         return kept(folder)
     # `andrea train` prints the folder of a run.
-    store = reading(folder.resolve().parents[2]) if there else reading(runs)
+    store = open_store(folder.resolve().parents[2]) if there else open_store(runs)
     run_id = find_run(store, folder.resolve().name if there else run)
     model, config, data = load_run_model(store, run_id)
     try:

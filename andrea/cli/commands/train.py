@@ -3,7 +3,8 @@
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -29,6 +30,8 @@ from andrea.verdict.seeds import tuning_seed
 if TYPE_CHECKING:
     from andrea.config import RunConfig
     from andrea.data.prepared import Prepared
+    from andrea.records.base import Settings as Identity
+    from andrea.records.run import RunResult, RunSpec
     from andrea.store.runs import RunStore
     from andrea.tracking.mirror import Mirror
 
@@ -40,8 +43,13 @@ EXAMPLES = examples(
     "The same config is never trained twice; the command given again shows the result, or resumes.",
 )
 
+# Trying things out by hand must look at nothing that a verdict is made from.
 DEFAULTS = ("data.eval_part=tune", f"seed={tuning_seed(0)}")
-"""Trying things out by hand looks at nothing that a verdict is made from."""
+POLL_S = 0.5
+"""Seconds between two looks at the metrics."""
+
+Say = Callable[[str], None]
+"""Prints a line for people."""
 
 
 def train(
@@ -73,52 +81,73 @@ def train(
     The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless
     you set data.eval_part=verdict.
     """
-    from andrea.cli.mirrored import asked, mirrored
-    from andrea.cli.settings import know_variants, run_config
+    from andrea.cli.settings import build_run_config, load_variants
     from andrea.cli.show.output import print_json, stdout_kept_for_json
-    from andrea.cli.stores import starting
-    from andrea.config import parse_overrides, refuse_twice
+    from andrea.cli.stores import starting_store
+    from andrea.cli.wandb_mirror import MirrorOptions, open_mirror
     from andrea.tracking.subject import SingleRun
 
-    to = asked(wandb, project, entity, tags)
-    online = to.mode == "online"  # shown while it is trained; else it is mirrored when it has ended
+    stream = sys.stderr if as_json else sys.stdout
+
+    def say(text: str) -> None:
+        print(text, file=stream, flush=True)
+
+    mirror_options = MirrorOptions(wandb, project, entity, tags)
+    mirror_options.require_valid()
     with stdout_kept_for_json(as_json):
-        know_variants(variants)
-        for option, path, given in (("--tokens", "train.tokens", tokens), ("--seed", "seed", seed)):
-            if given is not None:
-                refuse_twice(option, path, parse_overrides(settings or []))
-        overrides = [*DEFAULTS, *(settings or []), *([f"train.tokens={tokens}"] if tokens else [])]
-        config = run_config(preset, overrides, seed=seed)
+        load_variants(variants)
+        overrides = merge_overrides(settings or [], tokens, seed)
+        config = build_run_config(preset, overrides, seed=seed)
         if variants is not None:
-            rehearse_own(config)
-        with starting(runs) as store:
-            resolved, run_id, identity, folder = prepare(config, store, device)
-        known = store.result(run_id)
-        stream = sys.stderr if as_json else sys.stdout
-
-        def say(text: str) -> None:
-            print(text, file=stream, flush=True)
-
-        if known is not None:
+            rehearse_variants(config)
+        with starting_store(runs) as store:
+            run = prepare_run(config, store, device)
+        result = earlier = store.load_result(run.run_id)
+        if earlier is not None:
             say("this config is trained already; its result:")
-        with mirrored(SingleRun(store, run_id), store, to, say) as mirror:
-            result = known or follow(
-                store, resolved, run_id, identity, folder, say, mirror if online else None
-            )
+        with open_mirror(SingleRun(store, run.run_id), store, mirror_options, say) as mirror:
+            if result is None:
+                # Online the run is shown while it is trained; else it is mirrored at its end.
+                live_mirror = mirror if mirror_options.mode == "online" else None
+                result = train_run(store, run, say, live_mirror)
             if not as_json:
-                say(as_text(store, run_id, result))
+                say(result_as_text(store, run.run_id, result))
     if as_json:
-        print_json(
-            {
-                "run_id": run_id,
-                "folder": str(store.folder(run_id)),
-                "trained_before": known is not None,
-                **result,
-            }
-        )
+        head = {
+            "run_id": run.run_id,
+            "folder": str(store.folder(run.run_id)),
+            "trained_before": earlier is not None,
+        }
+        print_json(head | result.to_json())
 
 
-def rehearse_own(config: "RunConfig") -> None:
+class PreparedRun(NamedTuple):
+    """A run whose data are prepared and whose settings are all resolved."""
+
+    config: "RunConfig"
+    run_id: str
+    identity: "Identity"
+    """What the id digests."""
+    data_folder: Path
+
+
+def merge_overrides(settings: list[str], tokens: int | None, seed: int | None) -> list[str]:
+    """Return the settings of the command line over the defaults.
+
+    Raises:
+        UserError: an option and `--set` say the same.
+    """
+    from andrea.config import parse_overrides, refuse_twice
+
+    if tokens is not None:
+        refuse_twice("--tokens", "train.tokens", parse_overrides(settings))
+    if seed is not None:
+        refuse_twice("--seed", "seed", parse_overrides(settings))
+    budget = [] if tokens is None else [f"train.tokens={tokens}"]
+    return [*DEFAULTS, *settings, *budget]
+
+
+def rehearse_variants(config: "RunConfig") -> None:
     """Build and run the model once without numbers, as studies do.
 
     Raises:
@@ -129,121 +158,119 @@ def rehearse_own(config: "RunConfig") -> None:
     rehearse(config.model, "--variants")
 
 
-def prepare(
-    config: "RunConfig", store: "RunStore", device: str
-) -> tuple["RunConfig", str, dict[str, Any], Any]:
-    """Prepare the data and resolve every `auto`: config, run id, identity, data folder.
+def prepare_run(config: "RunConfig", store: "RunStore", device: str) -> PreparedRun:
+    """Prepare the data and resolve every `auto`.
 
     Raises:
         UserError: the text or the config is at fault.
     """
     from andrea.data.batches import require_batches
-    from andrea.data.prepare import prepare as prepare_data
+    from andrea.data.prepare import prepare
     from andrea.training.identity import identity, resolve, run_id
     from andrea.training.memory import require_memory
 
     require_memory(config)
 
-    def settled(prepared: "Prepared") -> "RunConfig":
+    def resolve_for(prepared: "Prepared") -> "RunConfig":
         require_batches(prepared, config.train.batch_size, config.model.context)
         return resolve(config, prepared, device)
 
-    prepared = prepare_data(config.data, store.root, check=settled)
-    resolved = settled(prepared)
-    identified = identity(resolved, prepared.fingerprint)
-    return resolved, run_id(identified), identified, prepared.folder
+    prepared = prepare(config.data, store.root, check=resolve_for)
+    resolved = resolve_for(prepared)
+    run_identity = identity(resolved, prepared.fingerprint)
+    return PreparedRun(resolved, run_id(run_identity), run_identity, prepared.folder)
 
 
-def follow(
-    store: "RunStore",
-    config: "RunConfig",
-    run_id: str,
-    identity: dict[str, Any],
-    folder: Any,
-    say: Callable[[str], None],
-    mirror: "Mirror | None" = None,
-) -> dict[str, Any]:
-    """Train in this process and say a line per evaluation, and what the mirror says meanwhile.
+def train_run(
+    store: "RunStore", run: PreparedRun, say: Say, mirror: "Mirror | None"
+) -> "RunResult":
+    """Train in this process, with a line per evaluation.
 
     Raises:
         StudyError: the run failed; the same command resumes.
     """
     from andrea.training.job import run_job
 
-    resumed = bool(store.attempts(run_id))
-    say(
-        f"run {run_id[:12]}: {'resuming ' if resumed else ''}{config.train.tokens:,} tokens at lr "
-        f"{config.train.lr:g}"
+    name, train = run.run_id[:12], run.config.train
+    resuming = "resuming " if store.attempts(run.run_id) else ""
+    say(f"run {name}: {resuming}{train.tokens:,} tokens at lr {train.lr:g}")
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=_say_evaluations, args=(store, run, say, ended, mirror), daemon=True
     )
-    done = threading.Event()
-    watched = (store, run_id, config.train.tokens, say, done, mirror)
-    watcher = threading.Thread(target=_watch, args=watched, daemon=True)
     if mirror is not None:
-        mirror.started({"run_id": run_id})
+        mirror.on_run_started(_spec(run), attempt=1)
     watcher.start()
     try:
-        result = run_job(store.root, config, folder, run_id, identity)
+        result = run_job(store.root, run.config, run.data_folder, run.run_id, run.identity)
     except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
             f"the run failed: {reason(error)}; the same command given again resumes it"
         ) from error
     finally:
-        done.set()
+        ended.set()
         watcher.join()
     if result is None:
         raise StudyError(
-            f"run {run_id[:12]} is being trained by another process; the same command shows its "
-            "result later"
+            f"run {name} is being trained by another process; the same command shows its result "
+            "later"
         )
-    return result.to_json()
+    return result
 
 
-def _watch(
+def _say_evaluations(
     store: "RunStore",
-    run_id: str,
-    budget: int,
-    say: Callable[[str], None],
-    done: threading.Event,
+    run: PreparedRun,
+    say: Say,
+    ended: threading.Event,
     mirror: "Mirror | None",
 ) -> None:
-    """Say what is appended to the run's metrics until `done`, and once after."""
+    """Print every evaluation that is appended to the run's metrics, until the run has ended."""
     from andrea.execution.tail import Tail
 
-    tail, speed, ended = Tail(store, run_id), None, False
-    while not ended:
-        ended = done.wait(0.5)
+    budget, tail = run.config.train.tokens, Tail(store, run.run_id)
+    speed, is_last_look = "", False
+    while not is_last_look:
+        is_last_look = ended.wait(POLL_S)
         if mirror is not None:
             mirror.listen()
         for record in tail.read():
-            if record["kind"] == "train":
-                speed = record.get("tokens_per_s")
-            elif record["kind"] == "eval" and record.get("loss") is not None:
-                pace = f", {speed:,.0f} tokens/s" if speed else ""
-                say(
-                    f"{record['tokens'] / budget:4.0%}  {record['tokens']:,} tokens  loss "
-                    f"{record['loss']:.4f}{pace}"
-                )
+            if record.kind == "train":
+                pace = record.tokens_per_s
+                speed = f", {pace:,.0f} tokens/s" if pace else ""
+            elif record.kind == "eval" and record.loss is not None:
+                share = record.tokens / budget
+                say(f"{share:4.0%}  {record.tokens:,} tokens  loss {record.loss:.4f}{speed}")
 
 
-def as_text(store: "RunStore", run_id: str, result: dict[str, Any]) -> str:
-    """The result as a table."""
+def _spec(run: PreparedRun) -> "RunSpec":
+    """Return the run as observers know it; it belongs to no study."""
+    from andrea.records.run import RunSpec
+
+    config = run.config
+    return RunSpec(
+        run_id=run.run_id, arm="", phase="tune", why="train", lr=config.train.lr, seed=config.seed
+    )
+
+
+def result_as_text(store: "RunStore", run_id: str, result: "RunResult") -> str:
+    """Return the result as a table."""
     from andrea.cli.show.output import size, table
-    from andrea.text.numbers import big, number, seconds, short
+    from andrea.text.numbers import NOTHING, big, number, seconds, short
 
-    told = result.get("reason") or ("stalled" if result.get("stalled") else "")
-    rows: list[list[object]] = [
-        ["outcome", f"{result['outcome']}, {told}" if told else result["outcome"]],
-        [f"loss ({result.get('eval_part', 'verdict')} part)", number(result.get("loss"))],
-        ["bits per byte", number(result.get("bpb"))],
-        ["loss at initialisation", number(result.get("initial_loss"))],
-        ["training loss, last tenth", number(result.get("train_loss"))],
-        ["tokens", f"{result['tokens']:,} ({short(result.get('epochs'))} epochs)"],
-        ["training FLOPs", big(result["flops"]) if result.get("flops") else "–"],
-        ["time", f"{seconds(result['seconds'])}, {result.get('tokens_per_s') or 0:,.0f} tokens/s"],
-        [
-            "peak memory",
-            size(result["peak_memory_bytes"]) if result.get("peak_memory_bytes") else "–",
-        ],
-        ["folder", store.folder(run_id)],
+    remark = result.reason or ("stalled" if result.stalled else "")
+    speed = f"{result.tokens_per_s or 0:,.0f} tokens/s"
+    memory = size(result.peak_memory_bytes) if result.peak_memory_bytes else NOTHING
+    rows: list[tuple[str, object]] = [
+        ("outcome", f"{result.outcome}, {remark}" if remark else result.outcome),
+        (f"loss ({result.eval_part or 'verdict'} part)", number(result.loss)),
+        ("bits per byte", number(result.bpb)),
+        ("loss at initialisation", number(result.initial_loss)),
+        ("training loss, last tenth", number(result.train_loss)),
+        ("tokens", f"{result.tokens or 0:,} ({short(result.epochs)} epochs)"),
+        ("training FLOPs", big(result.flops) if result.flops else NOTHING),
+        ("time", f"{seconds(result.seconds)}, {speed}"),
+        ("peak memory", memory),
+        ("folder", store.folder(run_id)),
     ]
     return table(rows, ("result", ""))

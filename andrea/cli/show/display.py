@@ -1,16 +1,18 @@
-"""Progress of a study: a live panel on a terminal, plain lines in a pipe. Both are observers of the
-controller.
+"""Progress of a study: a live panel on a terminal, plain lines in a pipe.
+
+Both are observers of the controller.
 """
 
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
-from andrea.cli.guard import abandon
+from andrea.cli.guard import redirect_to_devnull
 from andrea.cli.show.output import parameter
-from andrea.cli.show.progress import Board, Job
-from andrea.records.events import Observer, Run
+from andrea.cli.show.progress import RunningJob, StudyProgress
+from andrea.records.events import Observer
+from andrea.records.run import MetricRecord, RunResult, RunSpec
 from andrea.text.numbers import big, loss, seconds
 from andrea.verdict.seeds import tuning_seed
 
@@ -19,88 +21,106 @@ if TYPE_CHECKING:
 
 
 def make_display(
-    board: Board, stream: IO[str], labels: Mapping[str, str] | None = None, known: int = 0
-) -> "Lines":
-    """A live display where `stream` is a terminal, plain lines elsewhere.
+    progress: StudyProgress,
+    stream: IO[str],
+    labels: Mapping[str, str] | None = None,
+    reused_before: int = 0,
+) -> "LineDisplay":
+    """Return a live display where `stream` is a terminal, plain lines elsewhere.
 
     Args:
-        labels: what arms are called.
-        known: runs in the store that the reader has been told of.
+        labels: of arms, by name.
+        reused_before: runs in the store that the reader knows of already.
     """
-    return (Live if stream.isatty() else Lines)(board, stream, labels or {}, known)
+    kind = LiveDisplay if stream.isatty() else LineDisplay
+    return kind(progress, stream, labels or {}, reused_before)
 
 
-class Lines(Observer):
+class LineDisplay(Observer):
     """One line per phase and per run that ends, flushed, without control characters.
 
-    Runs that the store has already are counted in one line, and a phase that holds no others is not
-    told.
+    Runs that the store has already are counted in one line, and a phase that holds no others has no
+    line.
     """
 
     def __init__(
-        self, board: Board, stream: IO[str], labels: Mapping[str, str], known: int
+        self,
+        progress: StudyProgress,
+        stream: IO[str],
+        labels: Mapping[str, str],
+        reused_before: int,
     ) -> None:
-        self._board, self._stream, self._labels, self._known = board, stream, labels, known
-        self._begun = ""
+        self._progress = progress
+        self._stream = stream
+        self._labels = labels
+        self._announced_reused = reused_before
+        self._pending_phase = ""
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *ended: object) -> None:
-        self._begun = ""
-        self._catch_up()
+    def __exit__(self, *error: object) -> None:
+        self._pending_phase = ""
+        self._write_pending()
         self._stream.flush()
 
-    def planned(self, runs: Sequence[Run]) -> None:
-        """More runs are known."""
-        self._board.planned(runs)
+    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
+        """Count runs that are planned."""
+        self._progress.add_runs(runs)
 
-    def started(self, run: Run) -> None:
-        """A run begins; said when it ends."""
-        self._catch_up()
-        self._board.started(run)
+    def on_run_started(self, run: RunSpec, attempt: int) -> None:
+        """Count a run that begins; its line comes when it ends."""
+        self._write_pending()
+        self._progress.start_run(run)
 
-    def progress(self, run: Run, record: dict[str, Any]) -> None:
-        """Metrics came in; not said."""
-        self._board.progress(run, record)
+    def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
+        """Take in metrics."""
+        self._progress.update_run(run, record)
 
-    def finished(self, run: Run, result: dict[str, Any]) -> None:
-        """A run ended with a result."""
-        took = self._board.finished(run)
-        if took is not None:
-            self.say(ended_line(self._board, describe(run, self._labels), run, result, took))
+    def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
+        """Write the line of a run that was trained."""
+        duration_s = self._progress.finish_run(run)
+        if duration_s is not None:
+            name = describe_run(run, self._labels)
+            self.on_message(result_line(self._progress, name, run, result, duration_s))
 
-    def failed(self, run: Run, reason: str) -> None:
-        """A run ended without one."""
-        self._board.failed(run)
-        self.say(f"failed: {describe(run, self._labels)}: {reason}")
+    def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
+        """Write why a run ended without a result."""
+        self._progress.drop_run(run)
+        self.on_message(f"failed: {describe_run(run, self._labels)}: {reason}")
 
-    def phase(self, name: str, note: str) -> None:
-        """The next part of the study begins."""
-        self._board.phase = name
+    def on_phase_started(self, name: str, note: str) -> None:
+        """Keep the line of the phase until a run of it begins."""
+        self._progress.phase = name
         if name == "extension":
-            note = re.sub("(?<=best of ).*?(?= at the )", self._called, note)
-        # The note of a sweep says what it is by itself: `trials 0 to 1 of 0 to 15`.
-        self._begun = note if note.startswith(name) else f"{name}: {note}" if note else name
+            note = re.sub("(?<=best of ).*?(?= at the )", self._label_arms, note)
+        if not note:
+            self._pending_phase = name
+        elif note.startswith(name):
+            # The note of a sweep names its phase: `trials 0 to 1 of 0 to 15`.
+            self._pending_phase = note
+        else:
+            self._pending_phase = f"{name}: {note}"
 
-    def say(self, line: str) -> None:
-        """One line, at once."""
+    def on_message(self, line: str) -> None:
+        """Write one line, at once."""
         with self._lock:
-            self._catch_up()
+            self._write_pending()
             self._write(" ".join(line.split()))
 
-    def _catch_up(self) -> None:
-        """Say which phase this is, and how many runs need no training, before anything else in it."""
+    def _write_pending(self) -> None:
+        """Write which phase this is, and how many runs need no training."""
         with self._lock:
-            if self._begun:
-                self._write(" ".join(self._begun.split()))
-                self._begun = ""
-            if self._board.reused > self._known:
-                self._known = self._board.reused
-                self._write(f"{self._known} of {self._board.total} runs are in the store already")
+            if self._pending_phase:
+                self._write(" ".join(self._pending_phase.split()))
+                self._pending_phase = ""
+            reused, total = self._progress.reused, self._progress.total
+            if reused > self._announced_reused:
+                self._announced_reused = reused
+                self._write(f"{reused} of {total} runs are in the store already")
 
-    def _called(self, arms: re.Match[str]) -> str:
+    def _label_arms(self, arms: re.Match[str]) -> str:
         return ", ".join(self._labels.get(arm, arm) for arm in arms[0].split(", "))
 
     def _write(self, line: str) -> None:
@@ -110,24 +130,28 @@ class Lines(Observer):
         except BrokenPipeError:
             # Nobody reads any more (`| head`): stop as programs do on a closed pipe; the same
             # command resumes.
-            abandon(self._stream)
+            redirect_to_devnull(self._stream)
             raise SystemExit(1) from None
 
 
-class Live(Lines):
+class LiveDisplay(LineDisplay):
     """A bar for the study and a row per running job under the lines of what has ended."""
 
     def __init__(
-        self, board: Board, stream: IO[str], labels: Mapping[str, str], known: int
+        self,
+        progress: StudyProgress,
+        stream: IO[str],
+        labels: Mapping[str, str],
+        reused_before: int,
     ) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
+        from rich.live import Live
 
-        super().__init__(board, stream, labels, known)
+        super().__init__(progress, stream, labels, reused_before)
         self._console = Console(file=stream)
         # The panel is built by rich's own thread, twice a second: training never waits for a
         # terminal.
-        self._live = RichLive(
+        self._live = Live(
             console=self._console, get_renderable=self._panel, refresh_per_second=2, transient=True
         )
 
@@ -135,12 +159,12 @@ class Live(Lines):
         self._live.__enter__()
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__()
         self._live.__exit__(None, None, None)
 
     def _write(self, line: str) -> None:
-        """One line above the panel."""
+        """Write one line above the panel."""
         style = "red" if line.startswith("failed") else None
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -149,70 +173,66 @@ class Live(Lines):
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        board = self._board
+        progress = self._progress
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
-        left = board.left_s()
-        note = f"{board.done}/{board.total} runs" + (
-            "" if left is None else f" · {seconds(round(left))} left"
-        )
-        head.add_row(
-            board.phase or "starting",
-            ProgressBar(total=max(1, board.total), completed=board.done),
-            note,
-        )
+        note = f"{progress.done}/{progress.total} runs"
+        remaining_s = progress.remaining_s()
+        if remaining_s is not None:
+            note += f" · {seconds(round(remaining_s))} left"
+        bar = ProgressBar(total=max(1, progress.total), completed=progress.done)
+        head.add_row(progress.phase or "starting", bar, note)
         jobs = Table.grid(padding=(0, 2))
-        for job in list(board.running.values()):
-            jobs.add_row(*job_cells(job, describe(job.run, self._labels), board.budget))
+        for job in list(progress.running.values()):
+            name = describe_run(job.run, self._labels)
+            jobs.add_row(*job_cells(job, name, progress.budget))
         return Group(head, jobs)
 
 
-def describe(run: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    """A run in a few words: phase, label of the arm, rate, seed; of a sweep the trial's number and
-    parameters.
+def describe_run(run: RunSpec, labels: Mapping[str, str]) -> str:
+    """Return a run in a few words: phase, label of the arm, rate, seed; of a sweep the trial's
+    number and parameters.
     """
-    params = run.get("params")
-    if params:
-        parts = [f"trial {run['trial']}"]
-        parts += [
-            f"{path.rpartition('.')[2]} {parameter(path, value)}" for path, value in params.items()
-        ]
+    if run.params:
+        parts = [f"trial {run.trial}"]
+        for path, value in run.params.items():
+            parts.append(f"{path.rpartition('.')[2]} {parameter(path, value)}")
     else:
         # A control or a budget's run is known by what it is: `a/a`, `half tokens`, `equal flops`.
-        what = run["why"] if run["phase"] in ("control", "budget") else run["phase"]
-        parts = [str(what), labels.get(run["arm"], run["arm"])]
-    if not params and run.get("lr") is not None:
-        parts.append(f"lr {run['lr']:g}")
-    # The first tuning seed is that of every tuning run: it tells them apart from nothing.
-    if run.get("seed") not in (None, tuning_seed(0)):
-        parts.append(f"seed {run['seed']}")
+        kind = run.why if run.phase in ("control", "budget") else run.phase
+        parts = [kind, labels.get(run.arm, run.arm)]
+        if run.lr is not None:
+            parts.append(f"lr {run.lr:g}")
+    # All tuning runs have the first tuning seed, which therefore tells nothing apart.
+    if run.seed != tuning_seed(0):
+        parts.append(f"seed {run.seed}")
     return " ".join(parts)
 
 
-def ended_line(
-    board: Board, name: str, run: Mapping[str, Any], result: Mapping[str, Any], took: float
+def result_line(
+    progress: StudyProgress, name: str, run: RunSpec, result: RunResult, duration_s: float
 ) -> str:
-    """`[ 3/24] tune post-norm lr 0.00316 seed 1: loss 2.6012, 28.1 k tokens/s, 24 s, 5 min 3 s
-    left`.
+    """Return `[ 3/24] tune post-norm lr 0.00316 seed 1: loss 2.6012, 28.1 k tokens/s, 24 s, 5 min
+    3 s left`.
     """
-    from andrea.study.stages.tune import is_good, score
+    parts = [f"loss {loss(result.loss)}" if result.outcome == "completed" else result.outcome]
+    if result.stalled:
+        parts.append("stalled")
+    if run.phase in ("tune", "trial") and not result.is_good:
+        parts.append(f"scored as {loss(result.score)}")
+    if result.tokens_per_s:
+        parts.append(f"{big(result.tokens_per_s)} tokens/s")
+    parts.append(seconds(duration_s))
+    remaining_s = round(progress.remaining_s() or 0)
+    if remaining_s:
+        parts.append(f"{seconds(remaining_s)} left")
+    width = len(str(progress.total))
+    return f"[{progress.done:>{width}}/{progress.total}] {name}: {', '.join(parts)}"
 
-    width = len(str(board.total))
-    outcome = str(result.get("outcome", "completed"))
-    parts = [f"loss {loss(result.get('loss'))}" if outcome == "completed" else outcome]
-    parts += ["stalled"] if result.get("stalled") else []
-    if run["phase"] in ("tune", "trial") and not is_good(result):
-        parts.append(f"scored as {loss(score(result))}")
-    parts += [f"{big(result['tokens_per_s'])} tokens/s"] if result.get("tokens_per_s") else []
-    parts.append(seconds(took))
-    left = round(board.left_s() or 0)
-    parts += [f"{seconds(left)} left"] if left else []
-    return f"[{board.done:>{width}}/{board.total}] {name}: {', '.join(parts)}"
 
-
-def job_cells(job: Job, name: str, budget: int) -> tuple[str, ...]:
-    """The cells of a running job: what, share, loss, speed."""
+def job_cells(job: RunningJob, name: str, budget: int) -> tuple[str, ...]:
+    """Return the cells of a running job: name, share, loss, speed."""
     speed = "" if job.tokens_per_s is None else f"{big(job.tokens_per_s)} tokens/s"
-    return (name, f"{job.share(budget):4.0%}", f"loss {loss(job.loss)}", speed)
+    return name, f"{job.trained_share(budget):4.0%}", f"loss {loss(job.loss)}", speed

@@ -1,184 +1,179 @@
 """A plan in words and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from andrea.cli.settings import cores
+from andrea.cli.settings import available_cores
 from andrea.cli.show.output import table
 from andrea.text.numbers import big, percent, plural, rate, relative, seconds
 
 if TYPE_CHECKING:
-    from andrea.cli.commands.start import How
     from andrea.model.size_matching import Quantity
     from andrea.study.plan.plan import ArmPlan, Plan
+    from andrea.study.stages.stage import Forecast
+
+ARM_COLUMNS = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
 
 
-def slots_for(planned: "Plan", how: "How") -> int:
-    """Runs at once: as asked, else what the cores or the GPUs carry."""
-    from andrea.cli.settings import default_slots
-
-    if how.slots is not None:
-        return how.slots
-    if how.executor == "inline":
-        return 1
-    train = next(iter(planned.arms.values())).config.train
-    return default_slots(train.device, train.threads)
+def device_of(plan: "Plan") -> str:
+    """Return the kind of device that the runs were resolved to."""
+    return next(iter(plan.arms.values())).config.train.device
 
 
-def device_of(planned: "Plan") -> str:
-    """The kind of device that the runs were resolved to."""
-    return next(iter(planned.arms.values())).config.train.device
-
-
-def as_text(planned: "Plan", slots: int) -> str:
-    """What will run: question, arms with parameters and FLOPs, runs, tokens, time."""
-    arms = planned.arms
-    first = next(iter(arms.values()))
-    rows = [
-        [
-            arm.label or name,
-            f"{sum(arm.parameters.values()):,}",
-            _share(arm, "params") if arm is not first else "",
-            big(arm.flops_per_token),
-            _share(arm, "flops") if arm is not first else "",
-            big(arm.flops_per_token * planned.tokens),
-        ]
-        for name, arm in arms.items()
+def plan_as_text(plan: "Plan", slots: int) -> str:
+    """Return the question, the arms with parameters and FLOPs, the rules, runs and time."""
+    rows = [arm_row(name, arm, plan.tokens) for name, arm in plan.arms.items()]
+    # The first arm has no deviation from itself.
+    rows[0][2] = rows[0][4] = ""
+    lines = [
+        f"{plan.name}: {plan.question}",
+        "",
+        table(rows, ARM_COLUMNS, right=(1, 2, 3, 4, 5)),
+        *matching_lines(plan),
+        *center_lines(plan),
+        *rule_lines(plan),
+        "",
+        budget_line(plan, slots),
+        *extra_lines(plan.extras, plan.tokens),
     ]
-    header = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
-    budget = f"{plural(planned.run_count, 'run')} of {planned.tokens:,} tokens, {slots} at once"
-    took = planned.estimate_s(slots)
-    train = first.config.train
-    crowded = train.device == "cpu" and slots * train.threads > max(cores(), train.threads)
-    note = f"{slots} slots are more than the {plural(cores(), 'core')} carry: slower, same numbers"
-    return "\n".join(
-        [
-            f"{planned.name}: {planned.question}",
-            "",
-            table(rows, header, right=(1, 2, 3, 4, 5)),
-            *matching(planned),
-            *centers(planned),
-            *rules(planned),
-            "",
-            f"{budget}: about {seconds(took)} on {device_of(planned)}"
-            if took
-            else f"{budget}: all of them are done",
-            *beside(planned),
-            *([note] if crowded else []),
-        ]
-    )
+    train, cores = next(iter(plan.arms.values())).config.train, available_cores()
+    if train.device == "cpu" and slots * train.threads > max(cores, train.threads):
+        carry = f"the {plural(cores, 'core')} carry"
+        lines.append(f"{slots} slots are more than {carry}: slower, same numbers")
+    return "\n".join(lines)
 
 
-def beside(planned: "Plan") -> list[str]:
-    """Which of the runs controls, equal budgets and a confirmation are, and what they may add."""
+def arm_row(name: str, arm: "ArmPlan", tokens: int) -> list[str]:
+    """Return the cells of one arm, whose runs train that many tokens."""
+    return [
+        arm.label or name,
+        f"{sum(arm.parameters.values()):,}",
+        _deviation(arm, "params"),
+        big(arm.flops_per_token),
+        _deviation(arm, "flops"),
+        big(arm.flops_per_token * tokens),
+    ]
+
+
+def _deviation(arm: "ArmPlan", quantity: "Quantity") -> str:
+    return relative(arm.deviation[quantity]) if quantity in arm.deviation else ""
+
+
+def budget_line(plan: "Plan", slots: int) -> str:
+    """Return the number of runs, their tokens, and the time that they take."""
+    runs = f"{plural(plan.run_count, 'run')} of {plan.tokens:,} tokens, {slots} at once"
+    duration = plan.estimate_s(slots)
+    if not duration:
+        return f"{runs}: all of them are done"
+    return f"{runs}: about {seconds(duration)} on {device_of(plan)}"
+
+
+def extra_lines(extras: "Sequence[Forecast]", tokens: int) -> list[str]:
+    """Return which of the runs controls, equal budgets and a confirmation are, and what they may
+    add.
+
+    Args:
+        tokens: of a run of the study's own.
+    """
     lines = []
-    for extra in planned.extras:
-        sizes = {run.tokens for run in extra.sure} - {planned.tokens}
-        of = (
-            f", some of {' and '.join(f'{size:,}' for size in sorted(sizes))} tokens"
-            if sizes
-            else ""
-        )
-        told = [f"{plural(extra.runs, 'run')} of these{of}"] if extra.sure else []
-        told += (
-            [f"up to {plural(len(extra.perhaps), 'run')} more {extra.when}"]
-            if extra.perhaps
-            else []
-        )
-        lines.append(
-            f"  {extra.what}: {'; '.join(told) or 'no runs: every arm costs the same within 1 %'}"
-        )
+    for extra in extras:
+        parts = []
+        if extra.certain:
+            sizes = sorted({run.tokens for run in extra.certain} - {tokens})
+            listed = " and ".join(f"{size:,}" for size in sizes)
+            own_sizes = f", some of {listed} tokens" if sizes else ""
+            parts.append(f"{plural(len(extra.certain), 'run')} of these{own_sizes}")
+        if extra.possible:
+            parts.append(f"up to {plural(len(extra.possible), 'run')} more {extra.condition}")
+        text = "; ".join(parts) or "no runs: every arm costs the same within 1 %"
+        lines.append(f"  {extra.name}: {text}")
     return lines
 
 
-def matching(planned: "Plan") -> list[str]:
-    """What the arms have in common, and a line for every setting that was solved for."""
+def matching_lines(plan: "Plan") -> list[str]:
+    """Return what the arms have in common, and a line for every setting that was solved for."""
     from andrea.model.size_matching import UNITS
 
-    match = planned.match
+    match = plan.match
     if match is None or match.on == "none":
         return []
     lines = ["", f"matched on {UNITS[match.on]}, within {percent(match.tolerance)}"]
-    for name, arm in planned.arms.items():
+    for name, arm in plan.arms.items():
         if solved := arm.solved:
-            lines.append(
-                f"  {arm.label or name}: {solved.setting} {solved.was} → {solved.became}, "
-                f"{relative(solved.before[match.on])} → {relative(arm.deviation[match.on])}"
-            )
+            change = f"{solved.setting} {solved.was} → {solved.became}"
+            before, after = solved.before[match.on], arm.deviation[match.on]
+            lines.append(f"  {arm.label or name}: {change}, {relative(before)} → {relative(after)}")
     return lines
 
 
-def centers(planned: "Plan") -> list[str]:
-    """Where the grids of learning rates stand, if an arm has a center of its own."""
-    if not planned.centers:
+def center_lines(plan: "Plan") -> list[str]:
+    """Return where the grids of learning rates stand, if an arm has a center of its own."""
+    if not plan.centers:
         return []
-    own = [
-        f"{planned.arms[arm].label or arm} {rate(center)}"
-        for arm, center in planned.centers.items()
-    ]
-    return ["", f"grids of learning rates round {rate(planned.protocol.center)}; {', '.join(own)}"]
+    own = ", ".join(
+        f"{plan.arms[arm].label or arm} {rate(center)}" for arm, center in plan.centers.items()
+    )
+    return ["", f"grids of learning rates round {rate(plan.protocol.center)}; {own}"]
 
 
-def rules(planned: "Plan") -> list[str]:
-    """What decides: the rates that are tried first, the smallest effect of interest, the pairs, the
-    tests.
+def rule_lines(plan: "Plan") -> list[str]:
+    """Return what decides: the rates that are tried first, the smallest effect of interest, the
+    pairs, the tests.
     """
     from andrea.study.question.ablation import Ablation
     from andrea.verdict.design import KINDS, factorial_contrasts
     from andrea.verdict.rates import FULL_TRIALS, rate_grid
 
-    if not isinstance(planned.spec, Ablation):
+    if not isinstance(plan.spec, Ablation):
         return []
-    asked, levels = planned.spec.protocol, planned.spec.levels
-    where = ", or as many round the arm's own center" if planned.centers else ""
-    then = ", then two midpoints" if asked.trials >= FULL_TRIALS else ""
+    protocol, levels = plan.spec.protocol, plan.spec.levels
+    rates = ", ".join(map(rate, rate_grid(protocol.trials, protocol.center)))
+    if plan.centers:
+        rates += ", or as many round the arm's own center"
+    if protocol.trials >= FULL_TRIALS:
+        rates += ", then two midpoints"
+    tests = f"alpha {protocol.alpha:g} over {plural(len(plan.arms) - 1, 'arm')}"
+    pairs = plural(protocol.seeds, "pair")
     lines = [
         "",
-        "rates of every arm: "
-        f"{', '.join(map(rate, rate_grid(asked.trials, asked.center)))}{where}{then}",
+        f"rates of every arm: {rates}",
+        f"smallest effect of interest m = {protocol.m:g} nats, {pairs}, {tests}",
     ]
-    tests = f"alpha {asked.alpha:g} over {plural(len(planned.arms) - 1, 'arm')}"
-    lines.append(
-        f"smallest effect of interest m = {asked.m:g} nats, {plural(asked.seeds, 'pair')}, {tests}"
-    )
     if levels:
-        kinds = [effect.kind for effect in factorial_contrasts(levels, str(planned.baseline))]
-        lines.append(
-            f"effects: {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}"
-        )
+        kinds = [effect.kind for effect in factorial_contrasts(levels, str(plan.baseline))]
+        counts = [f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds]
+        lines.append(f"effects: {', '.join(counts)}")
     return lines
 
 
-def _share(arm: "ArmPlan", on: "Quantity") -> str:
-    return relative(arm.deviation[on]) if on in arm.deviation else ""
-
-
-def as_json(planned: "Plan", slots: int) -> dict[str, Any]:
-    """The plan for programs."""
+def plan_as_json(plan: "Plan", slots: int) -> dict[str, object]:
+    """Return the plan for programs."""
+    is_ablation = plan.kind == "ablation"
     return {
-        "study": planned.name,
-        "digest": planned.digest,
-        "question": planned.question,
-        "match": planned.match.model_dump() if planned.match else None,
-        "protocol": planned.protocol.model_dump(mode="json")
-        if planned.kind == "ablation"
-        else None,
-        "arms": {
-            name: {
-                "label": arm.label,
-                "parameters": arm.parameters,
-                "flops_per_token": arm.flops_per_token,
-                "deviation": arm.deviation,
-                "solved": asdict(arm.solved) if arm.solved else None,
-                "center": planned.centers.get(name),
-                "config": arm.config.model_dump(mode="json"),
-            }
-            for name, arm in planned.arms.items()
-        },
-        "runs": planned.run_count,
-        "tokens_per_run": planned.tokens,
-        "tokens": planned.total_tokens,
-        "beside": [extra.to_dict() for extra in planned.extras],
+        "study": plan.name,
+        "digest": plan.digest,
+        "question": plan.question,
+        "match": plan.match.model_dump() if plan.match else None,
+        "protocol": plan.protocol.model_dump(mode="json") if is_ablation else None,
+        "arms": {name: arm_as_json(arm, plan.centers.get(name)) for name, arm in plan.arms.items()},
+        "runs": plan.run_count,
+        "tokens_per_run": plan.tokens,
+        "tokens": plan.total_tokens,
+        "beside": [extra.to_json() for extra in plan.extras],
         "slots": slots,
-        "estimate_s": planned.estimate_s(slots),
+        "estimate_s": plan.estimate_s(slots),
+    }
+
+
+def arm_as_json(arm: "ArmPlan", center: float | None) -> dict[str, object]:
+    """Return one arm of the plan; `center` is the middle of its own grid of learning rates."""
+    return {
+        "label": arm.label,
+        "parameters": arm.parameters,
+        "flops_per_token": arm.flops_per_token,
+        "deviation": arm.deviation,
+        "solved": asdict(arm.solved) if arm.solved else None,
+        "center": center,
+        "config": arm.config.model_dump(mode="json"),
     }

@@ -1,202 +1,253 @@
-"""What came out of a study: the verdict table or the best config, and the report."""
+"""The results of a study: its verdicts or its best config, what stands beside them, the report."""
 
-import json
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from andrea.cli.show.beside import beside, by_note, confirmation
-from andrea.cli.show.output import parameter, table
-from andrea.store.usual import runs_option
-from andrea.text.numbers import NOTHING, count, loss
+from andrea.cli.show.output import table
+from andrea.text.numbers import NOTHING, confirmed, count, interval, judged, percent, signed
 
 if TYPE_CHECKING:
+    from andrea.records.verdict import ArmVerdict, ControlOutcomes, EqualCost, StudyVerdict
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
+    from andrea.verdict.tokens_saved import TokensSaved
 
 COLUMNS = ("arm", "verdict", "difference", "interval", "n", "lr")
-EFFECTS = ("effect", "verdict", "difference", "interval", "n")
+EFFECT_COLUMNS = ("effect", "verdict", "difference", "interval", "n")
+EQUAL_COST_COLUMNS = ("arm", "verdict", "difference", "interval", "n", "tokens")
 
 EXPLORATORY = "exploratory: some runs were there before the study's protocol was frozen"
+CONTROL_STATES = {True: "pass", False: "FAIL", None: "unknown"}
 
 
-def labels(folder: "StudyFolder") -> dict[str, str]:
-    """What the arms of a study are called, by name."""
-    arms = (folder.read("resolved.json") or {}).get("arms", {})
-    return {name: told.get("label") or name for name, told in arms.items()}
+def arm_labels(folder: "StudyFolder") -> dict[str, str]:
+    """Return the labels of a study's arms by name."""
+    resolved = folder.load_resolved()
+    arms = resolved.arms if resolved else {}
+    return {name: arm.label or name for name, arm in arms.items()}
 
 
-def outcome(folder: "StudyFolder", store: "RunStore") -> dict[str, Any]:
-    """The outcome as JSON: verdict.json and the chosen rates, or the trials and the best config."""
-    about = folder.about
-    head = {"study": folder.path.name, "folder": str(folder.path), "kind": about.get("kind")}
-    if about.get("kind") == "sweep":
-        best = {
-            key: value for key, value in (folder.read("best.json") or {}).items() if key != "trials"
-        }
-        if best.get("params"):
-            best["command"] = train_command(folder, store)
-        return {**head, "best": best or None, "trials": trials(folder, store)}
-    return {**head, **(folder.read("verdict.json") or {}), "choices": folder.read("choices.json")}
+def results_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, object]:
+    """Return verdict.json and the chosen rates, or the trials and the best config."""
+    from andrea.cli.show.trials import best_as_json, trials_as_json
 
-
-def outcome_text(folder: "StudyFolder", store: "RunStore") -> str:
-    """The outcome for people."""
-    if folder.about.get("kind") == "sweep":
-        return sweep_text(folder, store)
-    from andrea.cli.show.verdict_table import effect_table, verdict_table
-
-    called, judged = labels(folder), folder.read("verdict.json") or {}
-    again = confirmation(judged)
-    verdicts = [
-        {
-            **row,
-            "arm": called.get(row["arm"], row["arm"]),
-            "confirmation": again.get(row["arm"], ""),
-        }
-        for row in verdict_table(folder)
-    ]
-    columns = (*COLUMNS, *(("confirmation",) if again else ()))
-    rows = [[row[column] for column in columns] for row in verdicts]
-    # Notes are sentences: beside the table they would wrap in the middle of it.
-    notes = by_note((row["arm"], row["note"]) for row in verdicts if row["note"])
-    if judged.get("exploratory"):
-        notes.append(EXPLORATORY)
-    lines = [table(rows, columns, right=(2, 4)), _rules(folder)]
-    if effects := effect_table(folder):
-        lines += [
-            "",
-            table([[row[column] for column in EFFECTS] for row in effects], EFFECTS, right=(2, 4)),
-        ]
-        told = {row["note"] for row in verdicts}
-        bare = [row for row in effects if row["difference"] == NOTHING and row["note"] not in told]
-        notes += by_note((row["effect"], row["note"]) for row in bare)
-    return "\n".join([*lines, *beside(judged, called), *([""] if notes else []), *notes])
-
-
-def _rules(folder: "StudyFolder") -> str:
-    """What the verdicts were judged by: the smallest effect of interest, pairs, tokens of a run."""
-    rules = folder.protocol()["protocol"]
-    text = f"m = {rules['m']:g} nats; n = {rules['seeds']} pairs"
-    for arm in (folder.read("resolved.json") or {}).get("arms", {}).values():
-        batch = arm["config"]["train"]["batch_size"] * arm["config"]["model"]["context"]
-        return f"{text}; {count(arm['config']['train']['tokens'] // batch * batch)} tokens a run"
-    return text
-
-
-def trials(folder: "StudyFolder", store: "RunStore") -> list[dict[str, Any]]:
-    """The trials of a sweep in order: best.json's, or what the store has of them so far."""
-    best = folder.read("best.json")
-    if best:
-        found: list[dict[str, Any]] = best["trials"]
-        return found
-    from andrea.study.stages.tune import score
-
-    rows = []
-    for run in folder.runs():
-        result = store.result(run["run_id"])
-        row = {key: run.get(key) for key in ("trial", "params", "run_id")} | {
-            "loss": result and score(result)
-        }
-        rows.append(row | {key: (result or {}).get(key) for key in ("outcome", "stalled")})
-    return rows
-
-
-def sweep_text(folder: "StudyFolder", store: "RunStore") -> str:
-    """A table of trials, best first, and the command that trains the best config."""
-    from andrea.verdict.replicates import is_good_run
-
-    every = trials(folder, store)
-    every.sort(
-        key=lambda t: (
-            not is_good_run(t["outcome"], t["stalled"], t["loss"]),
-            t["loss"] is None,
-            t["loss"] or 0.0,
-        )
-    )
-    names = list(dict.fromkeys(name for trial in every for name in trial["params"]))
-    rows = [
-        [
-            t["trial"],
-            *(parameter(n, t["params"].get(n)) for n in names),
-            loss(t["loss"]),
-            _ending(t),
-        ]
-        for t in every
-    ]
-    text = table(rows, ("trial", *names, "objective", "ending"), right=range(len(names) + 2))
-    best = folder.read("best.json") or {}
-    if best.get("params"):
-        text += f"\n\nbest: trial {best['trial']}, loss {loss(best['loss'])}\n{train_command(folder, store)}"
-    return text
-
-
-def train_command(folder: "StudyFolder", store: "RunStore") -> str:
-    """`andrea train …` with whatever makes it the best trial's config, every digit of it."""
-    from andrea.cli.settings import run_config
-    from andrea.config import dotted, merge
-
-    [arm] = folder.read("resolved.json")["arms"].values()
-    preset = folder.protocol().get("preset") or "tiny"
-    known = dotted(run_config(preset, []).model_dump(mode="json"))
-    asked = dotted(merge(arm["asked"], folder.read("best.json")["params"]))
-    parts = ["andrea", "train", "--preset", preset]
-    own = folder.read("resolved.json").get("variants")
-    parts += ["--variants", str(folder.path / own)] if own else []
-    # Seed and evaluated part are those of a sweep's trial unless somebody says otherwise.
-    differ = {
-        k: v for k, v in asked.items() if k not in ("seed", "data.eval_part") and v != known[k]
+    kind = folder.load_info().kind
+    answer: dict[str, object] = {
+        "study": folder.path.name,
+        "folder": str(folder.path),
+        "kind": kind,
     }
-    parts += [
-        part for key, value in differ.items() for part in ("--set", f"{key}={_as_given(value)}")
+    if kind == "sweep":
+        answer["best"] = best_as_json(folder, store)
+        answer["trials"] = trials_as_json(folder, store)
+        return answer
+    verdict, choices = folder.load_verdict(), folder.load_choices()
+    if verdict is not None:
+        answer |= verdict.to_json()
+    answer["choices"] = {arm: choice.to_json() for arm, choice in choices.items()} or None
+    return answer
+
+
+def results_as_text(folder: "StudyFolder", store: "RunStore") -> str:
+    """Return the results for people."""
+    from andrea.cli.show.trials import trials_as_text
+
+    if folder.load_info().kind == "sweep":
+        return trials_as_text(folder, store)
+    return verdicts_as_text(folder)
+
+
+def verdicts_as_text(folder: "StudyFolder") -> str:
+    """Return the tables of verdicts and effects, what stands beside them, and notes."""
+    from andrea.cli.show.verdict_table import effect_table, verdict_table
+    from andrea.records.verdict import StudyVerdict
+
+    labels = arm_labels(folder)
+    verdict = folder.load_verdict() or StudyVerdict()
+    confirmations = confirmation_cells(verdict)
+    columns = (*COLUMNS, "confirmation") if confirmations else COLUMNS
+    rows, notes = [], []
+    for row in verdict_table(folder):
+        arm = row["arm"]
+        named = row | {"arm": labels.get(arm, arm), "confirmation": confirmations.get(arm, "")}
+        rows.append([named[column] for column in columns])
+        notes.append((named["arm"], row["note"]))
+    lines = [table(rows, columns, right=(2, 4)), protocol_line(folder)]
+    # Notes are sentences: in a column of the table they would wrap in the middle of it.
+    note_lines = lines_by_note(notes)
+    if verdict.exploratory:
+        note_lines.append(EXPLORATORY)
+    if effects := effect_table(folder):
+        rows = [[row[column] for column in EFFECT_COLUMNS] for row in effects]
+        lines += ["", table(rows, EFFECT_COLUMNS, right=(2, 4))]
+        note_lines += untested_effect_lines(effects, {note for _, note in notes})
+    lines += control_lines(verdict.controls)
+    lines += tokens_saved_lines(verdict.tokens_saved, labels)
+    lines += equal_cost_lines(verdict, labels)
+    return "\n".join([*lines, *([""] if note_lines else []), *note_lines])
+
+
+def protocol_line(folder: "StudyFolder") -> str:
+    """Return the smallest effect of interest, the number of pairs and the tokens of a run."""
+    protocol, resolved = folder.load_question().protocol, folder.load_resolved()
+    if protocol is None:
+        raise folder.damaged("protocol.yaml", "without the rules of an ablation")
+    text = f"m = {protocol.m:g} nats; n = {protocol.seeds} pairs"
+    if resolved is None:
+        return text
+    config = next(iter(resolved.arms.values())).config
+    batch_tokens = config["train"]["batch_size"] * config["model"]["context"]
+    trained = config["train"]["tokens"] // batch_tokens * batch_tokens
+    return f"{text}; {count(trained)} tokens a run"
+
+
+def untested_effect_lines(
+    effects: Sequence[Mapping[str, str]], arm_notes: Collection[str]
+) -> list[str]:
+    """Return why effects could not be tested, where no arm's note says the same."""
+    untested = [row for row in effects if row["difference"] == NOTHING]
+    return lines_by_note(
+        (row["effect"], row["note"]) for row in untested if row["note"] not in arm_notes
+    )
+
+
+def confirmation_cells(verdict: "StudyVerdict") -> dict[str, str]:
+    """Return the outcome of the second block of seeds by arm: `worse +0.1921, agrees`.
+
+    It is empty where no confirmation was asked for.
+    """
+    confirmation = verdict.confirmation
+    if confirmation is None:
+        return {}
+    if not confirmation.complete:
+        return {again.arm: "not done" for again in confirmation.verdicts}
+    cells = {}
+    for again in confirmation.verdicts:
+        first = verdict.of(again.arm)
+        if first is None or confirmation.agrees.get(again.arm) is None:
+            cells[again.arm] = "not trained"
+            continue
+        difference = "" if again.mean is None else f" {signed(again.mean)}"
+        agreement = confirmed(first.verdict, again.verdict)
+        cells[again.arm] = f"{again.verdict}{difference}, {agreement}"
+    return cells
+
+
+def control_lines(controls: "ControlOutcomes | None") -> list[str]:
+    """Return a table of the controls that were run."""
+    if controls is None:
+        return []
+    named = {
+        "repeat": controls.repeat,
+        "A/A": controls.a_a,
+        "ruler, ½ the tokens": controls.ruler,
+        "ruler, 2× the tokens": controls.ruler_2x,
+    }
+    rows = []
+    for name, control in named.items():
+        if control is None:
+            continue
+        state = CONTROL_STATES[control.ok]
+        # The longer ruler voids nothing: without it improvements are not told in tokens.
+        if control is controls.ruler_2x and control.ok is False:
+            state = "not seen"
+        rows.append([name, state, control.reason])
+    return ["", table(rows, ("control", "", "what came out"))] if rows else []
+
+
+def tokens_saved_lines(saved: Mapping[str, "TokensSaved"], labels: Mapping[str, str]) -> list[str]:
+    """Return a line for every arm whose effect is worth a number of tokens."""
+    lines = lines_by_note(
+        (labels.get(arm, arm), saved_in_words(saving)) for arm, saving in saved.items()
+    )
+    return ["", *lines] if lines else []
+
+
+def saved_in_words(saving: "TokensSaved") -> str:
+    """Return `saves 20 % of the tokens that the baseline needs … [12 %, 28 %]`, or why that cannot
+    be said.
+    """
+    if saving.saved is None or saving.interval is None:
+        return f"not told in tokens: {saving.reason}"
+    low, high = saving.interval
+    if saving.saved >= 0:
+        within = f"[{percent(low)}, {percent(high)}]"
+        share = f"{percent(saving.saved)} of the tokens that the baseline needs"
+        return f"saves {share} for the same loss {within}"
+    within = f"[{percent(-high)}, {percent(-low)}]"
+    share = f"{percent(-saving.saved)} more tokens than the baseline"
+    return f"takes {share} for the same loss {within}"
+
+
+def equal_cost_lines(verdict: "StudyVerdict", labels: Mapping[str, str]) -> list[str]:
+    """Return a table of what was trained at equal cost, and a line for every arm that was not."""
+    rows: list[list[str]] = []
+    notes: list[tuple[str, str]] = []
+    for budget, arms in verdict.equal.items():
+        if budget not in verdict.asked.equal:
+            continue
+        for arm, cost in arms.items():
+            label = labels.get(arm, arm)
+            if cost.verdict is None:
+                notes.append((label, f"at equal {budget} n/a: {cost.na}"))
+            else:
+                rows.append(equal_cost_row(f"{label} at equal {budget}", cost, cost.verdict))
+    lines = ["", table(rows, EQUAL_COST_COLUMNS, right=(2, 4, 5))] if rows else []
+    return [*lines, *(["", *lines_by_note(notes)] if notes else [])]
+
+
+def equal_cost_row(name: str, cost: "EqualCost", verdict: "ArmVerdict") -> list[str]:
+    """Return the cells of an arm that was trained at equal cost."""
+    return [
+        name,
+        judged(verdict.verdict, verdict.cause),
+        signed(verdict.mean),
+        interval(verdict.low, verdict.high),
+        str(verdict.n),
+        count(cost.tokens),
     ]
-    return shlex.join([*parts, *runs_option(store.root)])
 
 
-def _as_given(value: Any) -> str:
-    """A value as `--set` reads it back."""
-    from andrea.config import parse_value
+def lines_by_note(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return every note once: after the name that it is about, or above a list of several.
 
-    return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)
+    Args:
+        notes: pairs of a name and a note; an empty note is left out.
+    """
+    names_by_note: dict[str, list[str]] = {}
+    for name, note in notes:
+        names = names_by_note.setdefault(note, [])
+        if name not in names:
+            names.append(name)
+    lines = []
+    for note, names in names_by_note.items():
+        if not note:
+            continue
+        if len(names) == 1:
+            lines.append(f"{names[0]}: {note}")
+        else:
+            lines += [note, *(f"  {name}" for name in names)]
+    return lines
 
 
-def _ending(trial: dict[str, Any]) -> str:
-    from andrea.verdict.replicates import is_good_run
-
-    ending = "stalled" if trial["stalled"] else str(trial["outcome"] or "open")
-    bad = trial["outcome"] and not is_good_run(trial["outcome"], trial["stalled"], trial["loss"])
-    return f"{ending}, scored as at initialisation" if bad else ending
+def default_report_kind(folder: "StudyFolder") -> str:
+    """Return the kind of report that a study gets when nobody names one."""
+    return "sweep" if folder.load_info().kind == "sweep" else "comparison"
 
 
-def report_kind(folder: "StudyFolder") -> str:
-    """The report that a study gets when nobody names one."""
-    return "sweep" if folder.about.get("kind") == "sweep" else "comparison"
+def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:
+    """Write the report that a study ends with, and return its page.
 
-
-def make(
-    store: "RunStore",
-    folder: "StudyFolder",
-    formats: Sequence[str] | None,
-    out: Path | None,
-    kind: str,
-) -> list[Path]:
-    """Build a report from the store, in all formats where none are named; the first path is the
-    page.
+    A report that fails costs a warning: the runs are in the store.
     """
     from andrea.analysis.formats.build import make_report
     from andrea.catalogue import find_file
 
-    return list(make_report(store, folder, formats, find_file("reports", kind), out))
-
-
-def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:
-    """The page that a study ends with. A report that fails costs a warning: the runs are in the
-    store.
-    """
     try:
-        paths = make(store, folder, None, None, report_kind(folder))
+        script = find_file("reports", default_report_kind(folder))
+        paths = make_report(store, folder, None, script, None)
     except Exception as error:
         line = " ".join(f"warning: no report ({type(error).__name__}: {error})".split())
         print(

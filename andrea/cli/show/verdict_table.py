@@ -6,12 +6,10 @@ from andrea.text.numbers import count, interval, judged, note, rate, signed
 
 
 def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
-    """The verdicts of a study for the terminal, baseline first.
+    """Return the verdicts of a study, baseline first.
 
-    Returns:
-        One mapping per arm, all of text: arm, verdict, difference (nats), interval (simultaneous,
-            nats),
-        n (pairs), lr (chosen rate), note. `pending` where an arm is not judged yet.
+    Each row has, as text: arm, verdict (`pending` where an arm is not judged yet), difference
+    (nats), interval (simultaneous, nats), n (pairs), lr (chosen rate), note.
     """
     return [
         {
@@ -28,12 +26,10 @@ def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
 
 
 def effect_table(folder: StudyFolder) -> list[dict[str, str]]:
-    """The effects of a factorial design for the terminal; none of another study.
+    """Return the effects of a factorial design; none of another study.
 
-    Returns:
-        One mapping per effect, all of text: effect, verdict, difference (nats), interval
-            (simultaneous within its
-        kind), n (seeds), note.
+    Each row has, as text: effect, verdict, difference (nats), interval (simultaneous within its
+    kind, nats), n (seeds), note.
     """
     return [
         {

@@ -18,9 +18,7 @@ def make_source(reference: str) -> Source:
     """
     name, colon, argument = reference.partition(":")
     source = SOURCES.get(name)
-    if source is not None:
-        takes_argument = ":" in source.usage
-        if bool(argument) == takes_argument == bool(colon):
-            return source(argument)
-    usages = ", ".join(known.usage for known in SOURCES.values())
-    raise ValueError(f"unknown source {reference!r}; there are {usages}")
+    if source is None or not (":" in source.usage) == bool(colon) == bool(argument):
+        usages = ", ".join(each.usage for each in SOURCES.values())
+        raise ValueError(f"unknown source {reference!r}; there are {usages}")
+    return source(argument)

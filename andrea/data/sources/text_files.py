@@ -23,7 +23,7 @@ class TextFiles(Source):
             matches = [p for p in path.rglob("*") if not _is_hidden(p.relative_to(path))]
         elif glob.has_magic(self.argument):
             root = _path_before_wildcards(path)
-            matches = [Path(p) for p in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (Path.glob refuses absolute patterns)
+            matches = list(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 (Path.glob refuses absolute patterns)
         else:
             raise UserError(
                 f"data.source: no file or folder {path.absolute()}; name one that exists, or a glob"

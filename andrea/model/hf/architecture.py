@@ -1,21 +1,28 @@
-"""What an architecture of Hugging Face transformers is in andrea's words: its settings, and where
-its tensors are.
+"""The base of the architectures of Hugging Face transformers: settings and tensors under their
+names, and under andrea's. Torch-free.
 
-Torch-free. An architecture says in tables what it calls a setting (`keys`), what it has no choice
-about (`fixed`), and which of andrea's tensors its own consist of (`outside`, `block`). Whether it
-can express a model is no table: the configuration is written in its words and read back, and what
-then differs has no place there.
+An architecture is a class of tables: its name of a setting (`keys`), the settings that it has no
+choice about (`fixed`), and which of andrea's tensors its own consist of (`outside`, `block`).
+Whether it can express a model is no table: the configuration is written under its names and read
+back, and a setting that then differs has no place there.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.inits import output_scale, score_scale
 from andrea.model.registry import VARIANTS, variant
+from andrea.model.settings import ModelSettings
 from andrea.model.variants import is_users_own
+
+T = TypeVar("T")
+HfSettings = Mapping[str, Any]
+"""Settings under the names of transformers, as in a config.json."""
+Settings = dict[str, Any]
+"""Settings under andrea's names."""
 
 PLAIN = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "relu2": "relu2", "silu": "silu"}
 GATED = {
@@ -31,8 +38,8 @@ ALIASES = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu", "gelu_python": "gel
 DROPOUTS = ("dropout_embedding", "dropout_attention", "dropout_residual")
 TRAINING = {"init", "init_std", "mup_base", "z_loss", "dyt_alpha", "layerscale_init", *DROPOUTS}
 """Settings that change no output of a trained model."""
-FOLLOWED = {"mlp_ratio", "mlp_multiple", "bias", "dropout", "rope_fraction"}
-"""Settings that `resolved` replaces by what follows from them."""
+RESOLVED = {"mlp_ratio", "mlp_multiple", "bias", "dropout", "rope_fraction"}
+"""Settings that `resolve_settings` replaces by what follows from them."""
 
 
 class Architecture:
@@ -45,11 +52,13 @@ class Architecture:
     prefix: ClassVar[str] = "model."
     """Stands before the names of all tensors but the head's."""
     outside: ClassVar[dict[str, str]]
-    """Modules outside the blocks: theirs, ours."""
+    """Modules outside the blocks: their names, andrea's."""
     layers: ClassVar[str] = "layers"
-    """What they call the blocks."""
+    """Their name of the blocks."""
     block: ClassVar[dict[str, tuple[str, ...]]]
-    """Modules of a block: theirs, and the parts of ours that it consists of, from top to bottom."""
+    """Modules of a block: their names, and the parts of andrea's that they consist of, from top to
+    bottom.
+    """
     by_head: ClassVar[bool] = False
     """Rows of a fused `qkv`: those of the first head's query, key and value come first, and so on.
     """
@@ -59,213 +68,226 @@ class Architecture:
     """RoPE turns dimensions 2i and 2i + 1 together, and not i and i + R/2."""
 
     keys: ClassVar[dict[str, str]]
-    """Settings that are one number or switch on both sides: theirs, ours."""
+    """Settings that are one number or switch on both sides: their names, andrea's."""
     defaults: ClassVar[dict[str, Any]]
-    """What a config.json that leaves one of their settings out means."""
+    """Values of their settings that a config.json may leave out."""
     fixed: ClassVar[dict[str, Any]]
-    """Our settings that it has no choice about, unless they are at their default."""
+    """Settings of andrea's that it has no choice about, unless they are at their default."""
     required: ClassVar[dict[str, Any]] = {}
-    """Their settings that andrea has no place for, at the value that means nothing."""
+    """Settings of theirs that andrea has no place for, at the value without effect."""
     activation_key: ClassVar[str] = "hidden_act"
     activations: ClassVar[dict[str, str]] = GATED
-    """Nonlinearities: ours, theirs."""
+    """Nonlinearities: andrea's names, theirs."""
     whole_heads: ClassVar[bool] = True
-    """Whether it insists that n_head divides d_model even where `head_dim` says how wide a head is.
-    """
+    """It insists that n_head divides d_model even where `head_dim` gives the width of a head."""
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
-        """Its settings for a model; nonsense where it has no place for something (`misplaced` finds
-        that).
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
+        """Return its settings for a model; nonsense where it has no place for something
+        (`misplaced_settings` finds that).
         """
-        ours = resolved(cfg)
-        known = {theirs: ours[name] for theirs, name in cls.keys.items()}
-        named = cls.activations.get(cfg.activation, next(iter(cls.activations.values())))
-        return known | ({cls.activation_key: named} if cls.activation_key else {})
+        settings = resolve_settings(cfg)
+        hf = {hf_name: settings[name] for hf_name, name in cls.keys.items()}
+        if cls.activation_key:
+            any_activation = next(iter(cls.activations.values()))
+            hf[cls.activation_key] = cls.activations.get(cfg.activation, any_activation)
+        return hf
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Our settings for its own (complete: with the defaults).
+    def read(cls, hf: HfSettings) -> Settings:
+        """Return andrea's settings for its own (complete: with the defaults).
 
         Raises:
             UserError: a setting has no place here.
         """
-        found = {ours: theirs[name] for name, ours in cls.keys.items()}
-        if not cls.activation_key:
-            return found
-        named = theirs[cls.activation_key]
-        for ours, name in cls.activations.items():
-            if name == named or ALIASES.get(named) == name:
-                return found | {"activation": ours}
+        settings = {name: hf[hf_name] for hf_name, name in cls.keys.items()}
+        if cls.activation_key:
+            settings["activation"] = cls._read_activation(hf[cls.activation_key])
+        return settings
+
+    @classmethod
+    def _read_activation(cls, hf_name: Any) -> str:
+        for name, candidate in cls.activations.items():
+            if candidate in (hf_name, ALIASES.get(hf_name)):
+                return name
         raise UserError(
-            f"{cls.activation_key} {named!r}: andrea has no such MLP for {cls.model_type}"
+            f"{cls.activation_key} {hf_name!r}: andrea has no such MLP for {cls.model_type}"
         )
 
     @classmethod
-    def layout(cls, cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
-        """Every module of theirs by its full name, and the parts of ours that it consists of."""
-        found: dict[str, tuple[str, ...]] = {
-            f"{cls.prefix}{name}": (ours,) for name, ours in cls.outside.items()
-        }
+    def layout(cls, cfg: ModelSettings) -> dict[str, tuple[str, ...]]:
+        """Return every module of theirs by its full name, with the parts of andrea's that it
+        consists of.
+        """
+        layout: dict[str, tuple[str, ...]] = {}
+        for hf_name, name in cls.outside.items():
+            layout[f"{cls.prefix}{hf_name}"] = (name,)
         for i in range(cfg.n_layer):
-            for theirs, parts in cls.block.items():
-                found[f"{cls.prefix}{cls.layers}.{i}.{theirs}"] = tuple(
-                    f"blocks.{i}.{part}" for part in parts
-                )
-        return found | {"lm_head": ("head",)}
+            for hf_name, parts in cls.block.items():
+                full_names = tuple(f"blocks.{i}.{part}" for part in parts)
+                layout[f"{cls.prefix}{cls.layers}.{i}.{hf_name}"] = full_names
+        layout["lm_head"] = ("head",)
+        return layout
 
 
-def resolved(cfg: ModelConfig) -> dict[str, Any]:
-    """The settings with nothing left empty, such that models that compute the same have the same."""
-    settings = cfg.model_dump(exclude=FOLLOWED)
-    settings |= {f"{part}_bias": there for part, there in cfg.biases._asdict().items()}
-    settings |= {f"dropout_{place}": share for place, share in cfg.dropouts._asdict().items()}
-    if (
-        "norm_bias" not in getattr(variant("norm", cfg.norm), "reads", ("norm_bias",))
-        or not cfg.norm_affine
-    ):
+def without_keys(table: Mapping[str, T], *names: str) -> dict[str, T]:
+    """Return a table of an architecture without some of its rows."""
+    return {name: value for name, value in table.items() if name not in names}
+
+
+def resolve_settings(cfg: ModelSettings) -> Settings:
+    """Return the settings with nothing left empty, the same for models that compute the same."""
+    settings = cfg.model_dump(exclude=RESOLVED)
+    for part, has_bias in cfg.biases._asdict().items():
+        settings[f"{part}_bias"] = has_bias
+    for place, share in cfg.dropouts._asdict().items():
+        settings[f"dropout_{place}"] = share
+    norm_reads = getattr(variant("norm", cfg.norm), "reads", ("norm_bias",))
+    if "norm_bias" not in norm_reads or not cfg.norm_affine:
         settings["norm_bias"] = False
-    score = score_scale(cfg)
-    settings |= {
+    scale = score_scale(cfg)
+    return settings | {
         "mlp_width": cfg.mlp_dim,
         "n_kv_head": cfg.kv_heads,
         "head_dim": cfg.d_head,
         "final_norm": cfg.has_final_norm,
         "embedding_scale": cfg.token_scale,
-        "attn_scale": max(1, cfg.d_head) ** -0.5 if score is None else score,
+        "attn_scale": max(1, cfg.d_head) ** -0.5 if scale is None else scale,
         "rope_dim": cfg.rope_dim,
         "output_scale": output_scale(cfg),
     }
-    return settings
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a person would write them: without what follows from others or repeats a default."""
-    kept = {
-        name: value
-        for name, value in settings.items()
-        if value != ModelConfig.model_fields[name].default
-    }
-    if kept.get("n_kv_head") == kept.get("n_head", 4):
-        kept.pop("n_kv_head")
-    if kept.get("head_dim", 0) * settings["n_head"] == settings["d_model"]:
-        kept.pop("head_dim")
-    head = kept.get("head_dim") or settings["d_model"] // settings["n_head"]
-    if math.isclose(kept.get("attn_scale") or 0, head**-0.5, rel_tol=1e-9):
-        kept.pop("attn_scale")
-    if kept.get("mlp_width") == 4 * settings["d_model"]:
-        kept.pop("mlp_width")
-    if kept.get("window", 0) >= settings["context"]:  # it hides nothing
-        kept.pop("window"), kept.pop("full_every", None)
-    kept["bias"] = bool(settings.get("attn_bias", True))
+def shorten_settings(settings: Settings) -> Settings:
+    """Return the settings as a person would write them: without what repeats a default or follows
+    from others.
+    """
+    defaults = {name: field.default for name, field in ModelConfig.model_fields.items()}
+    short = {name: value for name, value in settings.items() if value != defaults[name]}
+    d_model, n_head = settings["d_model"], settings["n_head"]
+    if short.get("n_kv_head") == short.get("n_head", defaults["n_head"]):
+        short.pop("n_kv_head")
+    if short.get("head_dim", 0) * n_head == d_model:
+        short.pop("head_dim")
+    head_dim = short.get("head_dim") or d_model // n_head
+    if math.isclose(short.get("attn_scale") or 0, head_dim**-0.5, rel_tol=1e-9):
+        short.pop("attn_scale")
+    if short.get("mlp_width") == 4 * d_model:
+        short.pop("mlp_width")
+    if short.get("window", 0) >= settings["context"]:  # it hides nothing
+        short.pop("window")
+        short.pop("full_every", None)
+    short["bias"] = bool(settings.get("attn_bias", True))
     for part in ("attn_bias", "proj_bias", "mlp_bias", "norm_bias"):
-        if kept.get(part) == kept["bias"]:
-            kept.pop(part)
-    return kept
+        if short.get(part) == short["bias"]:
+            short.pop(part)
+    return short
 
 
-def misplaced(architecture: type[Architecture], cfg: ModelConfig) -> list[str]:
-    """Every setting of a model that an architecture has no place for; none: it computes the same."""
-    own = [axis for axis in VARIANTS if is_users_own(variant(axis, getattr(cfg, axis)))]
-    if own:
-        return [f"{axis} {getattr(cfg, axis)} is your own" for axis in own]
+def misplaced_settings(architecture: type[Architecture], cfg: ModelSettings) -> list[str]:
+    """Return the settings of a model that an architecture has no place for, with their values; none
+    if it computes the same.
+    """
+    users_own = [axis for axis in VARIANTS if is_users_own(variant(axis, getattr(cfg, axis)))]
+    if users_own:
+        return [f"{axis} {getattr(cfg, axis)} is your own" for axis in users_own]
     try:
-        ours, theirs = resolved(cfg), resolved(read_back(architecture, cfg))
+        settings, written = resolve_settings(cfg), resolve_settings(read_back(architecture, cfg))
     except UserError as error:
         return [str(error)]
-    found = [
-        f"{name} {shown(ours[name])} (there {shown(theirs[name])})"
-        for name in ours
-        if name not in TRAINING and not same(ours[name], theirs[name])
-    ]
+    faults = []
+    for name, value in settings.items():
+        if name not in TRAINING and not is_same_value(value, written[name]):
+            faults.append(f"{name} {format_value(value)} (there {format_value(written[name])})")
     if architecture.whole_heads and cfg.d_model % cfg.n_head:
-        found.append(
+        faults.append(
             f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}, which is refused there"
         )
-    return found
+    return faults
 
 
-def read_back(architecture: type[Architecture], cfg: ModelConfig) -> ModelConfig:
-    """A model, written in an architecture's words and read back; not validated, for it may make no
-    sense.
+def read_back(architecture: type[Architecture], cfg: ModelSettings) -> ModelSettings:
+    """Return a model, written under an architecture's names and read back; not validated, for it
+    may make no sense.
 
     Raises:
         UserError: it cannot even be read.
     """
     settings = architecture.read({**architecture.defaults, **architecture.write(cfg)})
-    return ModelConfig.model_construct(**{**architecture.fixed, **settings})
+    return ModelSettings.model_construct(**{**architecture.fixed, **settings})
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two settings mean the same; a scale may differ by rounding."""
-    numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    return math.isclose(one, other, rel_tol=1e-9) if numbers else bool(one == other)
+def is_same_value(a: Any, b: Any) -> bool:
+    """Return whether two settings mean the same; a scale may differ by rounding."""
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return bool(a == b)
 
 
-def shown(value: Any) -> str:
-    """A setting as people write it."""
+def format_value(value: Any) -> str:
+    """Return a setting as text, as on the command line."""
     if value is None:
         return "none"
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def write_window(cfg: ModelConfig) -> dict[str, Any]:
-    """Which blocks see a window, as a list of their kinds."""
-    windows = [cfg.at_layer(i).window for i in range(cfg.n_layer)]
-    kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
+def write_window(cfg: ModelSettings) -> dict[str, Any]:
+    """Return the window, and the kinds of the blocks, which say which of them have it."""
+    kinds = []
+    for i in range(cfg.n_layer):
+        is_full = cfg.at_layer(i).window is None
+        kinds.append("full_attention" if is_full else "sliding_attention")
     return {"sliding_window": cfg.window or cfg.context, "layer_types": kinds}
 
 
-def read_window(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """`window` and `full_every` from the kinds of the blocks.
+def read_window(hf: HfSettings) -> Settings:
+    """Return `window` and `full_every` from the kinds of the blocks.
 
     Raises:
         UserError: blocks that attend to everything do not come at every n-th place.
     """
-    kinds = list(theirs["layer_types"])
-    window = theirs["sliding_window"]
+    kinds = list(hf["layer_types"])
+    window = hf["sliding_window"]
     if "sliding_attention" not in kinds or window is None:
         return {}
     full = [kind == "full_attention" for kind in kinds]
     every = full.index(True) + 1 if True in full else None
     expected = [every is not None and (i + 1) % every == 0 for i in range(len(kinds))]
-    if full != expected or every == 1 or {*kinds} - {"full_attention", "sliding_attention"}:
+    unknown_kinds = {*kinds} - {"full_attention", "sliding_attention"}
+    if full != expected or every == 1 or unknown_kinds:
         raise UserError(
             "layer_types: andrea can let every n-th block attend to everything, not this pattern"
         )
     return {"window": window, "full_every": every}
 
 
-def write_rope(cfg: ModelConfig, *, partial: bool = False) -> dict[str, Any]:
-    """RoPE's parameters."""
-    rope = {"rope_type": "default", "rope_theta": cfg.rope_base}
-    return {
-        "rope_parameters": rope | ({"partial_rotary_factor": cfg.rope_fraction} if partial else {})
-    }
+def write_rope(cfg: ModelSettings, *, partial: bool = False) -> dict[str, Any]:
+    """Return RoPE's parameters, with `partial` also the share of a head that turns."""
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": cfg.rope_base}
+    if partial:
+        rope["partial_rotary_factor"] = cfg.rope_fraction
+    return {"rope_parameters": rope}
 
 
-def read_rope(theirs: Mapping[str, Any], *, partial: float | None = None) -> dict[str, Any]:
-    """RoPE's base, and with `partial` (its default) the share of a head that turns; older names are
-    known too.
+def read_rope(hf: HfSettings, *, partial: float | None = None) -> Settings:
+    """Return RoPE's base, and with `partial` (its default) the share of a head that turns; older
+    names of both are read too.
 
     Raises:
         UserError: the angles are scaled.
     """
-    given = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
-    kind = given.get("rope_type", given.get("type", "default"))
+    rope = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UserError(f"rope_type {kind!r}: andrea's RoPE does not scale its angles")
-    base = given.get(
-        "rope_theta", theirs.get("rope_theta", theirs.get("rotary_emb_base", 10_000.0))
-    )
-    found = {"positions": "rope", "rope_base": float(base)}
+    older_base: Any = hf.get("rope_theta", hf.get("rotary_emb_base", 10_000.0))
+    settings: Settings = {
+        "positions": "rope",
+        "rope_base": float(rope.get("rope_theta", older_base)),
+    }
     if partial is not None:
-        older = theirs.get("partial_rotary_factor", theirs.get("rotary_pct", partial))
-        found["rope_fraction"] = float(given.get("partial_rotary_factor", older))
-    return found
+        older_share: Any = hf.get("partial_rotary_factor", hf.get("rotary_pct", partial))
+        settings["rope_fraction"] = float(rope.get("partial_rotary_factor", older_share))
+    return settings

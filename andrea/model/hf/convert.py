@@ -1,4 +1,4 @@
-"""Models to and from folders of Hugging Face transformers, which itself is not needed for it. No
+"""Models to and from folders of Hugging Face transformers, without the library itself and without
 network.
 
 name, notes = export_hf(model, Path("folder")); model = import_hf(Path("folder"))
@@ -24,8 +24,20 @@ from andrea.model.folder import (
     write_tensors,
 )
 from andrea.model.gpt import GPT
-from andrea.model.hf.architecture import DROPOUTS, Architecture, read_back, resolved, same
-from andrea.model.hf.registry import Dtype, choose, described, read_config, require
+from andrea.model.hf.architecture import (
+    DROPOUTS,
+    Architecture,
+    is_same_value,
+    read_back,
+    resolve_settings,
+)
+from andrea.model.hf.registry import (
+    Dtype,
+    choose_architecture,
+    read_config,
+    require_architecture,
+    write_config,
+)
 from andrea.model.hf.tensors import BUFFERS, from_hf, to_hf
 
 
@@ -51,29 +63,33 @@ def export_hf(
     """
     cfg = model.config
     if architecture is None:
-        architecture = choose(cfg)
+        architecture = choose_architecture(cfg)
     else:
-        require(architecture, cfg)
+        require_architecture(architecture, cfg)
     tensors = to_hf(architecture, cfg, weights_of(model))
     with new_folder(path) as folder:
-        write_json(folder / CONFIG, described(architecture, cfg, dtype, end))
-        write_tensors(
-            folder / WEIGHTS, {name: t.to(getattr(torch, dtype)) for name, t in tensors.items()}
-        )
+        write_json(folder / CONFIG, write_config(architecture, cfg, dtype, end))
+        rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+        write_tensors(folder / WEIGHTS, rounded)
         for name, content in (files or {}).items():
             write_json(folder / name, content)
     return architecture.model_type, _notes(architecture, cfg, dtype)
 
 
 def _notes(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype) -> list[str]:
-    """What is lost, though the folder computes the same."""
-    ours, theirs = resolved(cfg), resolved(read_back(architecture, cfg))
-    lost = [f"{name} {ours[name]:g}" for name in DROPOUTS if not same(ours[name], theirs[name])]
-    notes = (
-        [f"{', '.join(lost)}: no place in {architecture.model_type}, matters in training only"]
-        if lost
-        else []
-    )
+    """Settings and precision that are lost, though the folder computes the same."""
+    settings = resolve_settings(cfg)
+    written = resolve_settings(read_back(architecture, cfg))
+    dropouts = []
+    for name in DROPOUTS:
+        if not is_same_value(settings[name], written[name]):
+            dropouts.append(f"{name} {settings[name]:g}")
+    notes = []
+    if dropouts:
+        notes.append(
+            f"{', '.join(dropouts)}: no place in {architecture.model_type}, "
+            "matters in training only"
+        )
     if dtype != "float32":
         notes.append(
             f"weights are rounded to {dtype}: logits differ, and importing does not give them back"
@@ -82,17 +98,16 @@ def _notes(architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype) -> 
 
 
 def import_hf(path: Path) -> GPT:
-    """The model of a folder of transformers, float32, on the CPU.
+    """Return the model of a folder of transformers, float32, on the CPU.
 
     Raises:
         UserError: an architecture or setting that andrea does not have, files that are missing or
             torn, weights that do not fit.
     """
-    theirs = read_description(path)
-    architecture, cfg = read_config(theirs, str(path / CONFIG))
+    architecture, cfg = read_config(read_description(path), str(path / CONFIG))
     tensors = read_tensors(path, BUFFERS)
     try:
-        ours = from_hf(architecture, cfg, tensors)
+        weights = from_hf(architecture, cfg, tensors)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return model_with_weights(cfg, ours, str(path))
+    return model_with_weights(cfg, weights, str(path))

@@ -1,12 +1,19 @@
 """The GPT family and its kin: LayerNorm, biases, two matrices in the MLP. Torch-free."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from andrea.errors import UserError
-from andrea.model.config import ModelConfig
-from andrea.model.hf.architecture import PLAIN, Architecture, read_rope, write_rope
+from andrea.model.hf.architecture import (
+    PLAIN,
+    Architecture,
+    HfSettings,
+    Settings,
+    read_rope,
+    without_keys,
+    write_rope,
+)
+from andrea.model.settings import ModelSettings
 
 NORMED = {"norm": "layernorm", "norm_bias": True, "mlp_bias": True}
 BIASED = NORMED | {"attn_bias": True, "proj_bias": True}
@@ -67,8 +74,9 @@ class GPT2(Architecture):
     activation_key, activations = "activation_function", PLAIN
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().read({**theirs, "n_inner": theirs["n_inner"] or 4 * theirs["n_embd"]})
+    def read(cls, hf: HfSettings) -> Settings:
+        # Empty means four times the width there, and a ratio in andrea.
+        return super().read({**hf, "n_inner": hf["n_inner"] or 4 * hf["n_embd"]})
 
 
 class OpenAIGPT(Architecture):
@@ -80,19 +88,18 @@ class OpenAIGPT(Architecture):
     prefix, layers, conv1d = "transformer.", "h", True
     outside: ClassVar = {"tokens_embed": "token_embedding", "positions_embed": "position_embedding"}
     block = GPT2.block
-    keys: ClassVar = {theirs: ours for theirs, ours in GPT2.keys.items() if theirs != "n_inner"}
-    defaults: ClassVar = {
-        name: value
-        for name, value in GPT2.defaults.items()
-        if name not in ("n_inner", "activation_function")
+    keys: ClassVar = without_keys(GPT2.keys, "n_inner")
+    defaults: ClassVar = without_keys(GPT2.defaults, "n_inner", "activation_function") | {
+        "vocab_size": 40478,
+        "n_positions": 512,
+        "afn": "gelu",
     }
-    defaults |= {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
     fixed: ClassVar = {"norm_placement": "post", "positions": "learned", **BIASED}
     activation_key, activations = "afn", {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().read(theirs) | {"mlp_width": 4 * theirs["n_embd"]}
+    def read(cls, hf: HfSettings) -> Settings:
+        return super().read(hf) | {"mlp_width": 4 * hf["n_embd"]}
 
 
 class GPTNeoX(Architecture):
@@ -143,19 +150,20 @@ class GPTNeoX(Architecture):
     activations: ClassVar = PLAIN
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         parallel = {"use_parallel_residual": cfg.norm_placement != "pre"}
         return super().write(cfg) | parallel | write_rope(cfg, partial=True)
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().read(theirs)
+    def read(cls, hf: HfSettings) -> Settings:
+        settings = super().read(hf)
         return {
-            **found,
-            **read_rope(theirs, partial=0.25),
-            "norm_placement": "parallel_two" if theirs["use_parallel_residual"] else "pre",
-            "proj_bias": found["attn_bias"],
-            "dropout_embedding": found["dropout_residual"],
+            **settings,
+            **read_rope(hf, partial=0.25),
+            "norm_placement": "parallel_two" if hf["use_parallel_residual"] else "pre",
+            "proj_bias": settings["attn_bias"],
+            # One number stands for both there.
+            "dropout_embedding": settings["dropout_residual"],
         }
 
 
@@ -199,16 +207,18 @@ class GPTJ(Architecture):
     activation_key, activations = "activation_function", PLAIN
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         return super().write(cfg) | {"rotary_dim": cfg.rope_dim}
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        turned, width = theirs["rotary_dim"], theirs["n_embd"] // theirs["n_head"]
-        if not turned or turned > width:
-            raise UserError(f"rotary_dim {turned}: no number of the {width} dimensions of a head")
-        found = super().read({**theirs, "n_inner": theirs["n_inner"] or 4 * theirs["n_embd"]})
-        return found | {"positions": "rope", "rope_fraction": fraction(turned, width)}
+    def read(cls, hf: HfSettings) -> Settings:
+        rotated, head_dim = hf["rotary_dim"], hf["n_embd"] // hf["n_head"]
+        if not rotated or rotated > head_dim:
+            raise UserError(
+                f"rotary_dim {rotated}: no number of the {head_dim} dimensions of a head"
+            )
+        settings = super().read({**hf, "n_inner": hf["n_inner"] or 4 * hf["n_embd"]})
+        return settings | {"positions": "rope", "rope_fraction": share_of(rotated, head_dim)}
 
 
 class Bloom(Architecture):
@@ -263,13 +273,13 @@ class Bloom(Architecture):
     activation_key = ""
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().read(theirs) | {"mlp_width": 4 * theirs["hidden_size"]}
+    def read(cls, hf: HfSettings) -> Settings:
+        return super().read(hf) | {"mlp_width": 4 * hf["hidden_size"]}
 
 
-def fraction(part: int, whole: int) -> float:
-    """The share of `whole` whose product, rounded down, is `part`: division alone may fall short by
-    one bit.
+def share_of(part: int, whole: int) -> float:
+    """Return the share of `whole` whose product, rounded down, is `part`: division alone may fall
+    short by one bit.
     """
     share = part / whole
     return share if int(whole * share) == part else math.nextafter(share, 1.0)

@@ -1,19 +1,21 @@
 """Llama and its kin: RMSNorm, RoPE, gated MLP, shared heads of keys and values. Torch-free."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from andrea.errors import UserError
-from andrea.model.config import ModelConfig
 from andrea.model.hf.architecture import (
     Architecture,
+    HfSettings,
+    Settings,
+    is_same_value,
     read_rope,
     read_window,
-    resolved,
-    same,
+    resolve_settings,
+    without_keys,
     write_rope,
     write_window,
 )
+from andrea.model.settings import ModelSettings
 
 ATTENTION = {
     "self_attn.q_proj": ("attn.q",),
@@ -71,36 +73,35 @@ class Llama(Architecture):
     fixed: ClassVar = {"norm_placement": "pre", "norm": "rmsnorm", **WITHOUT_BIAS}
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         return super().write(cfg) | write_rope(cfg)
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        heads = theirs["num_attention_heads"]
-        given = {
-            **theirs,
-            "num_key_value_heads": theirs["num_key_value_heads"] or heads,
-            "head_dim": theirs.get("head_dim") or theirs["hidden_size"] // heads,
+    def read(cls, hf: HfSettings) -> Settings:
+        heads = hf["num_attention_heads"]
+        completed = {
+            **hf,
+            "num_key_value_heads": hf["num_key_value_heads"] or heads,
+            "head_dim": hf.get("head_dim") or hf["hidden_size"] // heads,
         }
-        found = super().read(given)
-        if "attn_bias" in found:
-            found["proj_bias"] = found["attn_bias"]
-        return found | cls.read_positions(theirs)
+        settings = super().read(completed)
+        if "attn_bias" in settings:  # one switch for all of attention, where there is one
+            settings["proj_bias"] = settings["attn_bias"]
+        return settings | cls.read_positions(hf)
 
     @classmethod
-    def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """RoPE, and which blocks see a window."""
-        return read_rope(theirs)
+    def read_positions(cls, hf: HfSettings) -> Settings:
+        """Return the settings of RoPE, and of the window that some blocks see."""
+        return read_rope(hf)
 
 
 class Mistral(Llama):
     """Llama with a sliding window in every block (Jiang et al. 2023)."""
 
     model_type, class_name, whole_heads = "mistral", "MistralForCausalLM", False
-    keys: ClassVar = {
-        theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("attn_bias", "mlp_bias")
+    keys: ClassVar = without_keys(Llama.keys, "attention_bias", "mlp_bias") | {
+        "sliding_window": "window"
     }
-    keys |= {"sliding_window": "window"}
     defaults: ClassVar = Llama.defaults | {
         "max_position_embeddings": 131072,
         "num_key_value_heads": 8,
@@ -116,7 +117,7 @@ class Qwen3(Llama):
 
     model_type, class_name, whole_heads = "qwen3", "Qwen3ForCausalLM", False
     block: ClassVar = {**Llama.block, **QK_NORM}
-    keys: ClassVar = {theirs: ours for theirs, ours in Llama.keys.items() if ours != "mlp_bias"}
+    keys: ClassVar = without_keys(Llama.keys, "mlp_bias")
     defaults: ClassVar = Llama.defaults | {
         "vocab_size": 151936,
         "max_position_embeddings": 32768,
@@ -131,20 +132,19 @@ class Qwen3(Llama):
     fixed: ClassVar = Llama.fixed | {"qk_norm": "head"}
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
-        return (
-            super().write(cfg) | write_window(cfg) | {"use_sliding_window": cfg.window is not None}
-        )
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
+        windowed = {"use_sliding_window": cfg.window is not None}
+        return super().write(cfg) | write_window(cfg) | windowed
 
     @classmethod
-    def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        if not theirs["use_sliding_window"]:
-            return read_rope(theirs)
-        blocks, first = range(theirs["num_hidden_layers"]), theirs["max_window_layers"]
-        kinds = theirs["layer_types"] or [
-            "sliding_attention" if i >= first else "full_attention" for i in blocks
+    def read_positions(cls, hf: HfSettings) -> Settings:
+        if not hf["use_sliding_window"]:
+            return read_rope(hf)
+        blocks, n_full = range(hf["num_hidden_layers"]), hf["max_window_layers"]
+        kinds = hf["layer_types"] or [
+            "full_attention" if i < n_full else "sliding_attention" for i in blocks
         ]
-        return read_rope(theirs) | read_window({**theirs, "layer_types": kinds})
+        return read_rope(hf) | read_window({**hf, "layer_types": kinds})
 
 
 class Olmo2(Llama):
@@ -160,9 +160,7 @@ class Olmo2(Llama):
         **MLP,
         "post_feedforward_layernorm": ("norm2",),
     }
-    keys: ClassVar = {
-        theirs: ours for theirs, ours in Llama.keys.items() if ours not in ("head_dim", "mlp_bias")
-    }
+    keys: ClassVar = without_keys(Llama.keys, "head_dim", "mlp_bias")
     defaults: ClassVar = Llama.defaults | {"vocab_size": 50304, "rms_norm_eps": 1e-5}
     fixed: ClassVar = Llama.fixed | {"norm_placement": "res_post", "qk_norm": "full"}
 
@@ -182,7 +180,7 @@ class Glm4(Llama):
         "mlp.down_proj": ("mlp.down",),
         "post_mlp_layernorm": ("after2",),
     }
-    keys: ClassVar = {theirs: ours for theirs, ours in Llama.keys.items() if ours != "mlp_bias"}
+    keys: ClassVar = without_keys(Llama.keys, "mlp_bias")
     defaults: ClassVar = Llama.defaults | {
         "vocab_size": 151552,
         "max_position_embeddings": 131072,
@@ -196,16 +194,16 @@ class Glm4(Llama):
     fixed: ClassVar = Llama.fixed | {"norm_placement": "sandwich"}
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         return super().write(cfg) | write_rope(cfg, partial=True)
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().read(theirs) | {"proj_bias": False}
+    def read(cls, hf: HfSettings) -> Settings:
+        return super().read(hf) | {"proj_bias": False}
 
     @classmethod
-    def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return read_rope(theirs, partial=0.5)
+    def read_positions(cls, hf: HfSettings) -> Settings:
+        return read_rope(hf, partial=0.5)
 
 
 class Gemma2(Llama):
@@ -222,14 +220,12 @@ class Gemma2(Llama):
         **MLP,
         "post_feedforward_layernorm": ("after2",),
     }
-    keys: ClassVar = {theirs: ours for theirs, ours in Llama.keys.items() if ours != "mlp_bias"} | {
+    keys: ClassVar = without_keys(Llama.keys, "mlp_bias") | {
         "attn_logit_softcapping": "attn_softcap",
         "final_logit_softcapping": "logit_softcap",
     }
     activation_key = "hidden_activation"
-    defaults: ClassVar = {
-        name: value for name, value in Llama.defaults.items() if name != "hidden_act"
-    } | {
+    defaults: ClassVar = without_keys(Llama.defaults, "hidden_act") | {
         "vocab_size": 256000,
         "max_position_embeddings": 8192,
         "hidden_size": 2304,
@@ -246,6 +242,8 @@ class Gemma2(Llama):
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
     }
+    # Its gain 1 + w is a norm of its own: 1 + (g − 1) is not every g in float32, and weights would
+    # not come back bit for bit.
     fixed: ClassVar = Llama.fixed | {
         "norm_placement": "sandwich",
         "norm": "rmsnorm_1p",
@@ -253,29 +251,28 @@ class Gemma2(Llama):
     }
     required: ClassVar = {"use_bidirectional_attention": None}
     full_every = 2
-    """Which blocks attend to everything where a config.json does not say."""
+    """Every n-th block attends to everything where a config.json does not say."""
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
-        scale = resolved(cfg)["attn_scale"] ** -2  # a whole number there, as `misplaced` sees
-        return (
-            super().write(cfg) | write_window(cfg) | {"query_pre_attn_scalar": max(1, round(scale))}
-        )
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
+        # A whole number there: another scale is found by `misplaced_settings`.
+        scalar = max(1, round(resolve_settings(cfg)["attn_scale"] ** -2))
+        return super().write(cfg) | write_window(cfg) | {"query_pre_attn_scalar": scalar}
 
     @classmethod
-    def read(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return super().read(theirs) | {"attn_scale": theirs["query_pre_attn_scalar"] ** -0.5}
+    def read(cls, hf: HfSettings) -> Settings:
+        return super().read(hf) | {"attn_scale": hf["query_pre_attn_scalar"] ** -0.5}
 
     @classmethod
-    def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        return read_rope(theirs) | read_window({**theirs, "layer_types": cls.kinds(theirs)})
+    def read_positions(cls, hf: HfSettings) -> Settings:
+        return read_rope(hf) | read_window({**hf, "layer_types": cls.kinds(hf)})
 
     @classmethod
-    def kinds(cls, theirs: Mapping[str, Any]) -> list[str]:
-        """Whether a block sees a window, from the first to the last."""
-        every = theirs.get("sliding_window_pattern") or cls.full_every
-        blocks = range(1, theirs["num_hidden_layers"] + 1)
-        return theirs["layer_types"] or [
+    def kinds(cls, hf: HfSettings) -> list[str]:
+        """Return the kinds of the blocks, from the first to the last."""
+        every = hf.get("sliding_window_pattern") or cls.full_every
+        blocks = range(1, hf["num_hidden_layers"] + 1)
+        return hf["layer_types"] or [
             "sliding_attention" if i % every else "full_attention" for i in blocks
         ]
 
@@ -287,9 +284,7 @@ class Gemma3(Gemma2):
 
     model_type, class_name = "gemma3_text", "Gemma3ForCausalLM"
     block: ClassVar = {**Gemma2.block, **QK_NORM}
-    keys: ClassVar = {
-        theirs: ours for theirs, ours in Gemma2.keys.items() if ours != "attn_softcap"
-    }
+    keys: ClassVar = without_keys(Gemma2.keys, "attn_logit_softcapping")
     defaults: ClassVar = Gemma2.defaults | {
         "vocab_size": 262208,
         "max_position_embeddings": 131072,
@@ -301,28 +296,28 @@ class Gemma3(Gemma2):
     full_every = 6
 
     @classmethod
-    def write(cls, cfg: ModelConfig) -> dict[str, Any]:
+    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         rope = write_rope(cfg)["rope_parameters"]
         return super().write(cfg) | {
             "rope_parameters": {"sliding_attention": rope, "full_attention": rope}
         }
 
     @classmethod
-    def read_positions(cls, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = cls.kinds(theirs)
-        given = theirs.get("rope_parameters") or {}
-        local, everywhere = (
-            theirs.get("rope_local_base_freq", 10_000.0),
-            theirs.get("rope_theta", 1_000_000.0),
-        )
-        ropes = [
-            read_rope({"rope_theta": base, "rope_parameters": given.get(kind)})
-            for kind, base in (("sliding_attention", local), ("full_attention", everywhere))
-            if kind in kinds
-        ]
-        if not all(same(rope["rope_base"], ropes[0]["rope_base"]) for rope in ropes):
+    def read_positions(cls, hf: HfSettings) -> Settings:
+        kinds = cls.kinds(hf)
+        ropes_by_kind = hf.get("rope_parameters") or {}
+        older_bases = {
+            "sliding_attention": hf.get("rope_local_base_freq", 10_000.0),
+            "full_attention": hf.get("rope_theta", 1_000_000.0),
+        }
+        ropes = []
+        for kind, base in older_bases.items():
+            if kind in kinds:
+                rope = {"rope_theta": base, "rope_parameters": ropes_by_kind.get(kind)}
+                ropes.append(read_rope(rope))
+        if not all(is_same_value(rope["rope_base"], ropes[0]["rope_base"]) for rope in ropes):
             bases = " and ".join(f"{rope['rope_base']:g}" for rope in ropes)
             raise UserError(
                 f"rope_parameters: two bases ({bases}) by kind of block; andrea's RoPE has one"
             )
-        return ropes[0] | read_window({**theirs, "layer_types": kinds})
+        return ropes[0] | read_window({**hf, "layer_types": kinds})

@@ -1,6 +1,4 @@
-"""The architectures of Hugging Face transformers that andrea knows, and which of them computes a
-model. Torch-free.
-"""
+"""The architectures of Hugging Face transformers, and the choice of one for a model. Torch-free."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,7 +6,12 @@ from typing import Any, Literal
 from andrea.config import build
 from andrea.errors import UserError, nearest
 from andrea.model.config import ModelConfig
-from andrea.model.hf.architecture import Architecture, misplaced, plain
+from andrea.model.hf.architecture import (
+    Architecture,
+    HfSettings,
+    misplaced_settings,
+    shorten_settings,
+)
 from andrea.model.hf.gpts import GPT2, GPTJ, Bloom, GPTNeoX, OpenAIGPT
 from andrea.model.hf.llamas import Gemma2, Gemma3, Glm4, Llama, Mistral, Olmo2, Qwen3
 
@@ -35,8 +38,8 @@ NEAR = 2
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-def known(name: str) -> type[Architecture]:
-    """The architecture of that model type; `gpt-neox` is `gpt_neox`.
+def find_architecture(name: str) -> type[Architecture]:
+    """Return the architecture of that model type; `gpt-neox` is `gpt_neox`.
 
     Raises:
         UserError: it is none of those.
@@ -47,20 +50,25 @@ def known(name: str) -> type[Architecture]:
     raise UserError(f"unknown architecture {name!r}; there are {', '.join(ARCHITECTURES)}")
 
 
-def choose(cfg: ModelConfig) -> type[Architecture]:
-    """The first architecture that computes what such a model does.
+def choose_architecture(cfg: ModelConfig) -> type[Architecture]:
+    """Return the first architecture that computes what such a model does.
 
     Raises:
         UserError: there is none; names those that come nearest, and what has no place there.
     """
-    faults = {architecture: misplaced(architecture, cfg) for architecture in EVERY}
-    for architecture, wrong in faults.items():
-        if not wrong:
+    faults: dict[type[Architecture], list[str]] = {}
+    for architecture in EVERY:
+        faults[architecture] = misplaced_settings(architecture, cfg)
+        if not faults[architecture]:
             return architecture
-    near = sorted(EVERY, key=lambda architecture: _distance(faults[architecture]))[:NEAR]
-    told = "; ".join(f"{one.model_type} has no place for {_few(faults[one])}" for one in near)
+    nearest_first = sorted(EVERY, key=lambda architecture: _distance(faults[architecture]))
+    reasons = []
+    for architecture in nearest_first[:NEAR]:
+        settings = _first_faults(faults[architecture])
+        reasons.append(f"{architecture.model_type} has no place for {settings}")
     raise UserError(
-        f"no architecture of transformers that andrea knows computes this model: {told}"
+        "no architecture of transformers that andrea knows computes this model: "
+        + "; ".join(reasons)
     )
 
 
@@ -69,76 +77,87 @@ def _distance(faults: list[str]) -> int:
     return len({"bias" if "_bias " in fault else fault for fault in faults})
 
 
-def _few(faults: list[str]) -> str:
-    more = f" and {len(faults) - NEAR - 1} more" if len(faults) > NEAR + 1 else ""
-    return ", ".join(faults[: NEAR + 1]) + more
+def _first_faults(faults: list[str]) -> str:
+    text = ", ".join(faults[: NEAR + 1])
+    n_more = len(faults) - NEAR - 1
+    return f"{text} and {n_more} more" if n_more > 0 else text
 
 
-def require(architecture: type[Architecture], cfg: ModelConfig) -> None:
-    """Make sure that an architecture computes what such a model does.
+def require_architecture(architecture: type[Architecture], cfg: ModelConfig) -> None:
+    """Check that an architecture computes what such a model does.
 
     Raises:
         UserError: it does not; names every setting, and architectures that do.
     """
-    wrong = misplaced(architecture, cfg)
-    if wrong:
-        fit = [one.model_type for one in EVERY if not misplaced(one, cfg)]
-        other = f"; --arch {fit[0]} fits" if fit else ""
-        raise UserError(f"{architecture.model_type} has no place for {', '.join(wrong)}{other}")
+    faults = misplaced_settings(architecture, cfg)
+    if not faults:
+        return
+    fitting = next((fit for fit in EVERY if not misplaced_settings(fit, cfg)), None)
+    hint = f"; --arch {fitting.model_type} fits" if fitting else ""
+    raise UserError(f"{architecture.model_type} has no place for {', '.join(faults)}{hint}")
 
 
-def described(
+def write_config(
     architecture: type[Architecture], cfg: ModelConfig, dtype: Dtype, end: int | None
 ) -> dict[str, Any]:
-    """config.json of an architecture.
+    """Return config.json of an architecture.
 
     Args:
         end: the token that ends a text, if there is one.
     """
-    tokens = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
     return {
         "architectures": [architecture.class_name],
         "model_type": architecture.model_type,
         "dtype": dtype,
         **architecture.write(cfg),
-        **tokens,
+        "bos_token_id": None,
+        "eos_token_id": end,
+        "pad_token_id": None,
     }
 
 
-def read_config(theirs: Mapping[str, Any], where: str) -> tuple[type[Architecture], ModelConfig]:
-    """Architecture and configuration of a config.json; `where` stands before what is wrong.
+def read_config(hf: HfSettings, where: str) -> tuple[type[Architecture], ModelConfig]:
+    """Return architecture and configuration of a config.json; `where` stands before the message.
 
     Raises:
         UserError: not an architecture or a setting that andrea has.
     """
-    name = theirs.get("model_type")
-    architecture = ARCHITECTURES.get(str(name))
-    if name is None and "format" in theirs:
-        raise UserError(
-            f"{where}: the folder is andrea's own already; `andrea export hf` reads it as it is"
-        )
-    if architecture is None:
-        hint = (
-            nearest(str(name), ARCHITECTURES) if name else f"there are {', '.join(ARCHITECTURES)}"
-        )
-        every = "" if hint.startswith("there are") else f" (known: {', '.join(ARCHITECTURES)})"
-        raise UserError(
-            f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}{every}"
-        )
-    if theirs.get("quantization_config"):
+    architecture = _architecture_of(hf, where)
+    if hf.get("quantization_config"):
         raise UserError(
             f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
         )
-    given = {**architecture.defaults, **theirs}
+    completed = {**architecture.defaults, **hf}
     for setting, needed in architecture.required.items():
-        if bool(given.get(setting, needed)) != bool(needed):
-            raise UserError(f"{where}: {setting} {given[setting]!r}: andrea has no place for it")
+        if bool(completed.get(setting, needed)) != bool(needed):
+            raise UserError(
+                f"{where}: {setting} {completed[setting]!r}: andrea has no place for it"
+            )
     try:
-        settings = plain({**architecture.fixed, **architecture.read(given)})
+        settings = shorten_settings({**architecture.fixed, **architecture.read(completed)})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    # Anything may stand in a file of somebody else's.
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise UserError(
             f"{where}: settings that make no sense ({type(error).__name__}: {error})"
         ) from error
     return architecture, build(ModelConfig, settings, where)
+
+
+def _architecture_of(hf: HfSettings, where: str) -> type[Architecture]:
+    name = hf.get("model_type")
+    if name is None and "format" in hf:
+        raise UserError(
+            f"{where}: the folder is andrea's own already; `andrea export hf` reads it as it is"
+        )
+    architecture = ARCHITECTURES.get(str(name))
+    if architecture is None:
+        all_names = ", ".join(ARCHITECTURES)
+        hint = nearest(str(name), ARCHITECTURES) if name else f"there are {all_names}"
+        if not hint.startswith("there are"):
+            hint += f" (known: {all_names})"
+        raise UserError(
+            f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}"
+        )
+    return architecture

@@ -17,149 +17,165 @@ from andrea.model.memory_limit import require_room
 BUFFERS = re.compile(
     r"\.(attn|attention|self_attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$"
 )
-"""What older files hold besides weights: masks and frequencies."""
+"""Tensors of older files besides weights: masks and frequencies."""
 LEAVES = {"weight": "weight", "bias": "bias", "offset": "weight"}
-"""Names of parameters inside a module: ours, theirs."""
+"""Names of parameters inside a module: andrea's, theirs."""
+
+Tensors = Mapping[str, Tensor]
 
 
 def to_hf(
-    architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]
+    architecture: type[Architecture], cfg: ModelConfig, tensors: Tensors
 ) -> dict[str, Tensor]:
-    """Their tensors from ours (weights, or gradients)."""
-    parts = _split(architecture, cfg, ours)
-    found: dict[str, Tensor] = {}
-    for theirs, names in architecture.layout(cfg).items():
-        for leaf, called in LEAVES.items():
+    """Return their tensors from andrea's (weights, or gradients)."""
+    parts = _split_qkv(architecture, cfg, tensors)
+    converted: dict[str, Tensor] = {}
+    for module, names in architecture.layout(cfg).items():
+        for leaf, hf_leaf in LEAVES.items():
             pieces = [parts[f"{name}.{leaf}"] for name in names if f"{name}.{leaf}" in parts]
             if pieces:
-                found[f"{theirs}.{called}"] = _fused(architecture, cfg, theirs, pieces)
-    return found
+                converted[f"{module}.{hf_leaf}"] = _fuse(architecture, cfg, module, pieces)
+    return converted
 
 
 def from_hf(
-    architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]
+    architecture: type[Architecture], cfg: ModelConfig, tensors: Tensors
 ) -> dict[str, Tensor]:
-    """Our tensors from theirs: the inverse of `to_hf`, bit for bit.
+    """Return andrea's tensors from theirs: the inverse of `to_hf`, bit for bit.
 
     Raises:
         UserError: tensors are missing, left over, or of another shape.
     """
-    if cfg.n_layer > len(theirs):
-        raise UserError(f"{len(theirs)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
+    if cfg.n_layer > len(tensors):
+        raise UserError(f"{len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
     require_room(cfg)
-    ours = meta_weights(cfg)
-    expected = to_hf(architecture, cfg, ours)
-    given = _cleaned(architecture, cfg, theirs)
-    if missing := [name for name in expected if name not in given]:
+    expected = meta_weights(cfg)
+    weights = _without_extras(architecture, cfg, tensors)
+    _require_names_and_shapes(architecture, weights, to_hf(architecture, cfg, expected))
+    expected_parts = _split_qkv(architecture, cfg, expected)
+    parts: dict[str, Tensor] = {}
+    for module, names in architecture.layout(cfg).items():
+        for leaf, hf_leaf in LEAVES.items():
+            if f"{names[0]}.{leaf}" not in expected_parts:
+                continue
+            leaves = [f"{name}.{leaf}" for name in names]
+            rows = [len(expected_parts[name]) for name in leaves]
+            pieces = _take_apart(architecture, cfg, module, weights[f"{module}.{hf_leaf}"], rows)
+            parts |= zip(leaves, pieces, strict=True)
+    return _merge_qkv(architecture, cfg, parts)
+
+
+def _require_names_and_shapes(
+    architecture: type[Architecture], weights: Tensors, expected: Tensors
+) -> None:
+    missing = [name for name in expected if name not in weights]
+    if missing:
         raise UserError(f"missing tensors: {list_names(missing)}")
-    if extra := [name for name in given if name not in expected]:
+    extra = [name for name in weights if name not in expected]
+    if extra:
         raise UserError(
             f"tensors that {architecture.model_type} does not have: {list_names(extra)}"
         )
-    for name, tensor in given.items():
+    for name, tensor in weights.items():
         if tensor.shape != expected[name].shape:
             raise UserError(
-                f"{name} is {format_shape(tensor)}, the configuration makes it {format_shape(expected[name])}"
+                f"{name} is {format_shape(tensor)}, the configuration makes it "
+                f"{format_shape(expected[name])}"
             )
-    parts: dict[str, Tensor] = {}
-    pieces = _split(architecture, cfg, ours)
-    for module, names in architecture.layout(cfg).items():
-        for leaf, called in LEAVES.items():
-            if f"{names[0]}.{leaf}" in pieces:
-                sizes = [len(pieces[f"{name}.{leaf}"]) for name in names]
-                found = _apart(architecture, cfg, module, given[f"{module}.{called}"], sizes)
-                parts |= {f"{name}.{leaf}": part for name, part in zip(names, found, strict=True)}
-    return _merged(architecture, cfg, parts)
 
 
-def _cleaned(
-    architecture: type[Architecture], cfg: ModelConfig, theirs: Mapping[str, Tensor]
+def _without_extras(
+    architecture: type[Architecture], cfg: ModelConfig, tensors: Tensors
 ) -> dict[str, Tensor]:
-    """Without buffers, with the prefix that files of the bare model lack, without the repeated head
-    of a tied model.
+    """Their weights without buffers, with the prefix that files of the bare model lack, without the
+    repeated head of a tied model.
     """
-    given = {name: tensor for name, tensor in theirs.items() if not BUFFERS.search(name)}
-    if not any(name.startswith(architecture.prefix) for name in given):
-        bare = {
-            name: name if name.startswith("lm_head.") else architecture.prefix + name
-            for name in given
+    weights = {name: tensor for name, tensor in tensors.items() if not BUFFERS.search(name)}
+    if not any(name.startswith(architecture.prefix) for name in weights):
+        weights = {
+            name if name.startswith("lm_head.") else architecture.prefix + name: tensor
+            for name, tensor in weights.items()
         }
-        given = {bare[name]: tensor for name, tensor in given.items()}
-    if cfg.tied and "lm_head.weight" in given:
-        head = given.pop("lm_head.weight")
-        table = next(
-            theirs for theirs, ours in architecture.outside.items() if ours == "token_embedding"
+    if cfg.tied and "lm_head.weight" in weights:
+        head = weights.pop("lm_head.weight")
+        embedding = next(
+            module for module, name in architecture.outside.items() if name == "token_embedding"
         )
-        if not torch.equal(head, given.get(f"{architecture.prefix}{table}.weight", head)):
+        embedding_weight = weights.get(f"{architecture.prefix}{embedding}.weight", head)
+        if not torch.equal(head, embedding_weight):
             raise UserError(
                 "the configuration ties the head to the token embedding, but the file has another "
                 "head"
             )
-    return given
+    return weights
 
 
-def _split(
-    architecture: type[Architecture], cfg: ModelConfig, ours: Mapping[str, Tensor]
+def _split_qkv(
+    architecture: type[Architecture], cfg: ModelConfig, tensors: Tensors
 ) -> dict[str, Tensor]:
-    """Our tensors with queries, keys and values apart, and turned as theirs where RoPE pairs other
-    dimensions.
+    """Andrea's tensors with queries, keys and values apart, their rows in the order of theirs where
+    RoPE pairs other dimensions.
     """
-    widths = [cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head, cfg.kv_heads * cfg.d_head]
+    queries, keys = cfg.n_head * cfg.d_head, cfg.kv_heads * cfg.d_head
     parts: dict[str, Tensor] = {}
-    for name, tensor in ours.items():
-        before, fused, leaf = name.rpartition(".attn.qkv.")
+    for name, tensor in tensors.items():
+        block, fused, leaf = name.rpartition(".attn.qkv.")
         if not fused:
             parts[name] = tensor
             continue
-        for letter, part in zip("qkv", torch.split(tensor, widths), strict=True):
-            turned = architecture.paired_rope and letter != "v"
-            parts[f"{before}.attn.{letter}.{leaf}"] = _rows(part, _paired(cfg)) if turned else part
+        q, k, v = torch.split(tensor, [queries, keys, keys])
+        if architecture.paired_rope:
+            order = _neighbours_paired(cfg)
+            q, k = _reorder_rows(q, order), _reorder_rows(k, order)
+        for letter, part in (("q", q), ("k", k), ("v", v)):
+            parts[f"{block}.attn.{letter}.{leaf}"] = part
     return parts
 
 
-def _merged(
-    architecture: type[Architecture], cfg: ModelConfig, parts: Mapping[str, Tensor]
+def _merge_qkv(
+    architecture: type[Architecture], cfg: ModelConfig, parts: Tensors
 ) -> dict[str, Tensor]:
-    """The inverse of `_split`."""
-    ours: dict[str, Tensor] = {}
+    """The inverse of `_split_qkv`."""
+    tensors: dict[str, Tensor] = {}
     for name, tensor in parts.items():
-        before, letter, leaf = re.fullmatch(r"(?:(.*)\.attn\.([qkv])\.)?(.*)", name).groups()  # type: ignore[union-attr]
-        if letter is None:
-            ours[name] = tensor
-        elif letter == "q":
-            queries, keys, values = (parts[f"{before}.attn.{one}.{leaf}"] for one in "qkv")
-            if architecture.paired_rope:
-                back = torch.argsort(torch.tensor(_paired(cfg))).tolist()
-                queries, keys = _rows(queries, back), _rows(keys, back)
-            ours[f"{before}.attn.qkv.{leaf}"] = torch.cat([queries, keys, values])
-    return ours
+        match = re.fullmatch(r"(.*)\.attn\.([qkv])\.(.*)", name)
+        if match is None:
+            tensors[name] = tensor
+            continue
+        block, letter, leaf = match.groups()
+        if letter != "q":
+            continue  # joined with its queries
+        q, k, v = (parts[f"{block}.attn.{part}.{leaf}"] for part in "qkv")
+        if architecture.paired_rope:
+            order = torch.argsort(torch.tensor(_neighbours_paired(cfg))).tolist()
+            q, k = _reorder_rows(q, order), _reorder_rows(k, order)
+        tensors[f"{block}.attn.qkv.{leaf}"] = torch.cat([q, k, v])
+    return tensors
 
 
-def _paired(cfg: ModelConfig) -> list[int]:
-    """Which of our dimensions of a head stands where theirs pairs neighbours: i and i + R/2 become
-    2i and 2i + 1.
+def _neighbours_paired(cfg: ModelConfig) -> list[int]:
+    """Order of andrea's dimensions of a head where theirs pairs neighbours: i and i + R/2 become 2i
+    and 2i + 1.
     """
     half = cfg.rope_dim // 2
-    turned = [dimension for i in range(half) for dimension in (i, i + half)]
-    return [*turned, *range(cfg.rope_dim, cfg.d_head)]
+    rotated = [dimension for i in range(half) for dimension in (i, i + half)]
+    return [*rotated, *range(cfg.rope_dim, cfg.d_head)]
 
 
-def _rows(tensor: Tensor, order: list[int]) -> Tensor:
-    """Rows of every head in another order."""
+def _reorder_rows(tensor: Tensor, order: list[int]) -> Tensor:
+    """The rows of every head in another order."""
     return tensor.reshape(-1, len(order), *tensor.shape[1:])[:, order].flatten(0, 1)
 
 
-def _transposed(architecture: type[Architecture], module: str, tensor: Tensor) -> bool:
-    return (
-        architecture.conv1d
-        and tensor.dim() == 2
-        and f"{architecture.prefix}{architecture.layers}." in module
-    )
+def _is_transposed(architecture: type[Architecture], module: str, tensor: Tensor) -> bool:
+    in_block = f"{architecture.prefix}{architecture.layers}." in module
+    return architecture.conv1d and tensor.dim() == 2 and in_block
 
 
-def _fused(
+def _fuse(
     architecture: type[Architecture], cfg: ModelConfig, module: str, pieces: list[Tensor]
 ) -> Tensor:
+    """One tensor of theirs from the pieces it consists of."""
     if len(pieces) == 1:
         whole = pieces[0]
     elif architecture.by_head:
@@ -167,16 +183,16 @@ def _fused(
         whole = torch.stack(heads, 1).flatten(0, 2)
     else:
         whole = torch.cat(pieces)
-    return whole.t() if _transposed(architecture, module, whole) else whole
+    return whole.t() if _is_transposed(architecture, module, whole) else whole
 
 
-def _apart(
-    architecture: type[Architecture], cfg: ModelConfig, module: str, whole: Tensor, sizes: list[int]
+def _take_apart(
+    architecture: type[Architecture], cfg: ModelConfig, module: str, whole: Tensor, rows: list[int]
 ) -> list[Tensor]:
-    """The inverse of `_fused`."""
-    if _transposed(architecture, module, whole):
+    """The inverse of `_fuse`; `rows` are those of the pieces."""
+    if _is_transposed(architecture, module, whole):
         whole = whole.t()
-    if len(sizes) > 1 and architecture.by_head:
-        heads = whole.reshape(cfg.n_head, len(sizes), -1, *whole.shape[1:])
+    if len(rows) > 1 and architecture.by_head:
+        heads = whole.reshape(cfg.n_head, len(rows), -1, *whole.shape[1:])
         return [part.flatten(0, 1) for part in heads.unbind(1)]
-    return list(torch.split(whole, sizes))
+    return list(torch.split(whole, rows))

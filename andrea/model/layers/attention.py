@@ -44,6 +44,7 @@ class SelfAttention(nn.Module):
         """Return the branch [B, T, C] of a stream [B, T, C], before dropout."""
         B, T, _ = x_BTC.shape
         q, k, v = self.qkv(x_BTC).split(self.widths, dim=2)
+        # OLMo 2 normalizes all heads at once, before they are apart; Qwen 3 each by itself, after.
         if self.over_heads:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.view(B, T, -1, self.d_head) for part in (q, k, v))

@@ -23,7 +23,7 @@ class MLP(nn.Module):
 
 
 class GatedMLP(MLP):
-    """`down(f(gate(x)) * up(x))`."""
+    """`down(f(gate(x)) * up(x))` (Shazeer 2020)."""
 
     def __init__(self, cfg: ModelSettings, activation: nn.Module) -> None:
         super().__init__(cfg, activation)

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from andrea.config import RunConfig
 from andrea.data.prepared import Prepared
-from andrea.study.plan.extras import Extra
+from andrea.study.stages.stage import Forecast
+from andrea.verdict.rates import FULL_TRIALS
 
 START_S = 0.3
 """Seconds from a free slot to the first step of a run: a process, the data, a model."""
@@ -20,7 +21,7 @@ class Stretch:
     runs: Mapping[str, int]
     """Runs by arm."""
     length: float = 1.0
-    """Tokens of such a run over those of a replicate, in the mean."""
+    """Mean tokens of such a run over those of a replicate of the baseline."""
 
 
 def stretches(
@@ -28,45 +29,54 @@ def stretches(
     trials: int,
     seeds: int,
     done: Mapping[str, int],
-    beside: Sequence[Extra] = (),
+    extras: Sequence[Forecast] = (),
+    tokens: int = 1,
 ) -> list[Stretch]:
-    """The stretches of an ablation without extensions of the grid: grid, midpoints, replicates,
-    what is beside them.
+    """Return the stretches of an ablation without extensions of the grid.
 
     Args:
-        beside: controls and the like.
         done: runs by arm that the store has already; the earliest stretches are taken to be those.
+        extras: controls and the like.
+        tokens: of a replicate of the baseline.
     """
-    midpoints = 2 if trials >= 7 else 0
-    left = {arm: done.get(arm, 0) for arm in arms}
-    counts = [(dict.fromkeys(arms, count), 1.0) for count in (trials - midpoints, midpoints, seeds)]
-    counts += [(Counter(run.arm for run in extra.sure), extra.length) for extra in beside]
-    found = []
-    for wanted, length in counts:
+    midpoints = 2 if trials >= FULL_TRIALS else 0
+    remaining = {arm: done.get(arm, 0) for arm in arms}
+    expected = [(dict.fromkeys(arms, n), 1.0) for n in (trials - midpoints, midpoints, seeds)]
+    for extra in extras:
+        counts = Counter(run.arm for run in extra.certain)
+        expected.append((dict(counts), extra.mean_tokens(tokens) / tokens))
+    plan = []
+    for counted, length in expected:
         runs = {}
         for arm in arms:
-            known = min(left[arm], wanted.get(arm, 0))
-            left[arm] -= known
-            runs[arm] = wanted.get(arm, 0) - known
-        found.append(Stretch(runs, length))
-    return found
+            known = min(remaining[arm], counted.get(arm, 0))
+            remaining[arm] -= known
+            runs[arm] = counted.get(arm, 0) - known
+        plan.append(Stretch(runs, length))
+    return plan
 
 
 def seconds(plan: Sequence[Stretch], per_run: Mapping[str, float], slots: int) -> float:
-    """Seconds with `slots` runs at once: each stretch in whole rounds of its mean run."""
-    total = 0.0
+    """Return the seconds with `slots` runs at once: each stretch in whole rounds of its mean run."""
+    return sum(_stretch_seconds(plan, per_run, slots))
+
+
+def _stretch_seconds(
+    plan: Sequence[Stretch], per_run: Mapping[str, float], slots: int
+) -> Iterator[float]:
     for stretch in plan:
         count = sum(stretch.runs.values())
         if count:
             work = sum(n * per_run[arm] for arm, n in stretch.runs.items()) * stretch.length
-            total += math.ceil(count / slots) * work / count
-    return total
+            yield math.ceil(count / slots) * work / count
 
 
 def per_run(
     configs: Mapping[str, RunConfig], flops: Mapping[str, float], baseline: str, prepared: Prepared
 ) -> dict[str, float]:
-    """Seconds of a run of every arm: the baseline's is measured, the others follow by their FLOPs."""
+    """Return the seconds of a run of every arm: the baseline's is measured, the others follow by
+    their FLOPs.
+    """
     from andrea.training.calibrate import calibrate
 
     measured = calibrate(configs[baseline], prepared)

@@ -27,7 +27,7 @@ from andrea.study.plan.plan import ArmPlan, Plan, Request
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Sized, matched
 from andrea.study.question.sweep import Sweep
-from andrea.study.stages.controls import ruler_tokens
+from andrea.study.stages.controls import positive_control_tokens
 
 Progress = Callable[[str], None]
 OPTIONS = {
@@ -103,7 +103,7 @@ def _beside(request: Request, plan: Plan) -> Extras:
     folder = plan.store and StudyFolder(plan.store.root / "studies" / plan.folder_name)
     known = folder.load_extras() if folder and plan.kind == "ablation" else Extras()
     if (request.beside | known).controls:
-        ruler_tokens(plan.arms[str(plan.baseline)].config, 0.5)
+        positive_control_tokens(plan.arms[str(plan.baseline)].config, 0.5)
     return request.beside | known
 
 

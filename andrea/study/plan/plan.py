@@ -12,11 +12,13 @@ from andrea.records.extras import Extras
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.plan import estimate, frozen
-from andrea.study.plan.extras import Extra, extras
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, Solved, differences
 from andrea.study.question.sweep import Sweep
-from andrea.study.stages import arm_speed as speed
+from andrea.study.stages.arm_speed import BUDGET_S, FILE
+from andrea.study.stages.sequence import stages_after_tuning
+from andrea.study.stages.stage import Forecast
+from andrea.study.stages.stage import Question as StageQuestion
 from andrea.verdict.rates import rate_grid
 from andrea.verdict.seeds import tuning_seed
 
@@ -127,21 +129,27 @@ class Plan:
         """Runs of the study if no grid has to be extended, and those beside it that are sure to be
         trained.
         """
-        return len(self.arms) * self.runs_per_arm + sum(extra.runs for extra in self.extras)
+        return len(self.arms) * self.runs_per_arm + sum(len(extra.certain) for extra in self.extras)
 
     @cached_property
-    def extras(self) -> list[Extra]:
-        """What is trained beside the study's own runs, in order."""
+    def extras(self) -> list[Forecast]:
+        """What is trained beside the study's own runs, in order.
+
+        Raises:
+            UserError: controls of a baseline that trains a single batch.
+        """
         if not isinstance(self.spec, Ablation) or not self.asked:
             return []
         configs = {name: arm.config for name, arm in self.arms.items()}
-        return extras(self.asked, configs, str(self.baseline), self.spec.protocol.seeds)
+        question = StageQuestion(configs, str(self.baseline), self.spec.protocol, self.asked)
+        _replicates, *beside = stages_after_tuning(say=lambda line: None)
+        return [forecast for stage in beside for forecast in stage.forecast(question)]
 
     @property
     def total_tokens(self) -> int:
         """Tokens of all runs that `run_count` counts."""
         own = len(self.arms) * self.runs_per_arm * self.tokens
-        return own + sum(run.tokens for extra in self.extras for run in extra.sure)
+        return own + sum(extra.tokens for extra in self.extras)
 
     @property
     def differences(self) -> dict[str, dict[str, int]]:
@@ -158,14 +166,14 @@ class Plan:
         """
         if self.store:
             folder = StudyFolder(self.store.root / "studies" / self.folder_name)
-            if folder.complete and folder.answers(
-                folder.read("verdict.json") or {}, self.asked.to_json()
-            ):
+            if folder.complete and (self.kind == "sweep" or folder.answers(self.asked)):
                 return 0.0
         done = self._done
         if isinstance(self.spec, Ablation):
             trials, seeds = self.spec.protocol.trials, self.spec.protocol.seeds
-            plan = estimate.stretches(list(self.arms), trials, seeds, done, self.extras)
+            plan = estimate.stretches(
+                list(self.arms), trials, seeds, done, self.extras, self.tokens
+            )
         else:
             left = {name: self.runs_per_arm - done.get(name, 0) for name in self.arms}
             plan = [estimate.Stretch(left)]
@@ -178,10 +186,8 @@ class Plan:
     def _measuring_s(self) -> float:
         """Seconds for the speed of the arms, where it is needed and not known."""
         wanted = self.asked.controls or "time" in self.asked.equal
-        known = (
-            self.store and (self.store.root / "studies" / self.folder_name / speed.FILE).exists()
-        )
-        return speed.BUDGET_S if wanted and not known else 0.0
+        known = self.store and (self.store.root / "studies" / self.folder_name / FILE).exists()
+        return BUDGET_S if wanted and not known else 0.0
 
     @cached_property
     def seconds_per_run(self) -> dict[str, float]:
@@ -199,11 +205,11 @@ class Plan:
         """Runs by arm that the store has: of this study if it exists, else of the first grid."""
         if self.store is None:
             return {}
-        known = StudyFolder(self.store.root / "studies" / self.folder_name).runs()
-        ids = {(run["arm"], run["run_id"]) for run in known} or self._grid_ids()
+        known = StudyFolder(self.store.root / "studies" / self.folder_name).load_runs()
+        ids = {(run.arm, run.run_id) for run in known} or self._grid_ids()
         counts = dict.fromkeys(self.arms, 0)
         for arm, run_id in ids:
-            counts[arm] += self.store.result(run_id) is not None
+            counts[arm] += self.store.load_result(run_id) is not None
         return counts
 
     def _grid_ids(self) -> set[tuple[str, str]]:

@@ -29,7 +29,7 @@ from andrea.study.question.arms import LONGEST, Arm, ArmName, Levels, product
 from andrea.study.question.matching import Match
 from andrea.study.question.sections import PART, SEED, Sections, run_faults, unknown
 from andrea.study.question.yamlspec import Where
-from andrea.verdict.design import cell_name, cells
+from andrea.verdict.cells import cell_name, cells
 from andrea.verdict.protocol import Protocol
 
 LR = "the protocol tunes the learning rate of every arm alike; protocol.center moves the grid"

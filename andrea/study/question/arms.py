@@ -20,7 +20,7 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_va
 from andrea.config import full_name
 from andrea.errors import did_you_mean
 from andrea.schema import Frozen
-from andrea.verdict.design import cells
+from andrea.verdict.cells import cells
 
 ARM = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 LEVEL = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"

@@ -1,40 +1,74 @@
-"""How fast a study's arms train on this machine (speed.json), and the budgets at which all cost the
-same.
+"""How fast a study's arms train on this machine (speed.json).
 
-speed.json is a measurement, no projection of the store: it names the device, and a study that is
+speed.json is a measurement, not derived from the store: it names the device, and a study that is
 taken to another machine keeps it. Delete it to measure again.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
 
-from andrea.config import RunConfig
-from andrea.errors import StudyError
-from andrea.execution.executors import Job
-from andrea.model.accounting import flops_per_token
-from andrea.store.files import read_mapping
+from andrea.errors import StudyError, UserError
+from andrea.execution.local import LocalExecutor, visible_devices
+from andrea.records.job import Job, JobRun
+from andrea.records.run import RunSpec
+from andrea.records.study import SpeedRatio, StudySpeed
 from andrea.store.studies import StudyFolder
 from andrea.study.plan.frozen import FrozenStudy
-from andrea.training import schedule
+from andrea.study.session import Generation
+from andrea.study.stages.evidence import Evidence
+from andrea.study.stages.stage import Forecast, Question, Rates
 
 FILE, LOG = "speed.json", "speed.log"
 MEASURING = "andrea.training.speed:speed_job"
 BUDGET_S = 15.0
 """Seconds for the rounds; large arms take longer: nine rounds of a step each."""
 FORMAT = 1
-SURE = 0.05
-"""Half the width of an interval, as a share of the ratio, that is not remarked upon."""
+NARROW = 0.05
+"""Half the width of an interval, as a share of the ratio, up to which no remark is made."""
 MARK = "speed: "
-"""How the lines of the child's log begin that are for people."""
+"""Beginning of the lines of the child's log that are for people."""
+
+
+class MeasureSpeed:
+    """Measures the speed of the arms where equal time or controls need it; trains no run."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def forecast(self, question: Question) -> list[Forecast]:
+        """Return nothing: no run of the study is trained."""
+        return []
+
+    def next_runs(self, evidence: Evidence) -> Generation | None:
+        """Measure, if it is needed and not known; there are never runs.
+
+        What cannot be measured costs a line, and the numbers that rest on it.
+        """
+        extras, study = evidence.extras, evidence.study
+        if not extras.controls and "time" not in extras.equal:
+            return None
+        if read(study.folder, study) is None:
+            try:
+                study.require_platform()
+                measure(study.folder, study, self._say)
+            except (StudyError, UserError) as error:
+                self._say(str(error))
+        return None
+
+    def early_runs(self, study: FrozenStudy, rates: Rates, generation: int) -> Iterator[RunSpec]:
+        """Yield nothing."""
+        yield from ()
 
 
 def measure(
-    folder: StudyFolder, study: FrozenStudy, say: Callable[[str], None], budget_s: float = BUDGET_S
-) -> dict[str, Any]:
-    """What speed.json says, measured now where there is none: all arms warm and interleaved, in one
+    folder: StudyFolder,
+    study: FrozenStudy,
+    say: Callable[[str], None],
+    budget_s: float = BUDGET_S,
+) -> StudySpeed:
+    """Return speed.json, measured now where there is none: all arms warm and interleaved, in one
     child process.
 
     Nothing else of the study may run meanwhile. Killed at any moment it leaves no file, or a whole
@@ -49,134 +83,81 @@ def measure(
     if known is not None:
         return known
     say(f"measuring how fast the {len(study.arms)} arms train, side by side")
-    ended = _run_child(_job(folder, study, budget_s), say)
-    found = read(folder, study)
-    if found is None:
+    reason = _run_child(_make_job(folder, study, budget_s), say)
+    speed = read(folder, study)
+    if speed is None:
         raise StudyError(
-            f"the speed of the arms could not be measured: {ended}; the same command tries again"
+            f"the speed of the arms could not be measured: {reason}; the same command tries again"
         )
-    say(summary(found))
-    return found
+    say(summarise(speed))
+    return speed
 
 
-def summary(speed: Mapping[str, Any]) -> str:
-    """The ratios in a line, with a remark where one of them is known to less than `SURE`."""
-    ratios = speed["ratio"].items()
-    line = f"time of a step over {speed['baseline']}'s: {', '.join(f'{arm} {_ratio(told)}' for arm, told in ratios)}"
-    if any(
-        told["low"] is None or told["high"] - told["low"] > 2 * SURE * told["ratio"]
-        for _, told in ratios
-    ):
+def summarise(speed: StudySpeed) -> str:
+    """Return the ratios in a line, with a remark where one of them is not known well."""
+    ratios = ", ".join(f"{arm} {_describe_ratio(ratio)}" for arm, ratio in speed.ratio.items())
+    line = f"time of a step over {speed.baseline}'s: {ratios}"
+    if any(_is_uncertain(ratio) for ratio in speed.ratio.values()):
         line += (
-            f"; uncertain by more than {SURE:.0%} (load of the machine {speed['load']:g}): on an "
-            "idle one another "
-            "--study measures anew"
+            f"; uncertain by more than {NARROW:.0%} (load of the machine {speed.load:g}): on an "
+            "idle one another --study measures anew"
         )
     return line
 
 
-def _ratio(told: Mapping[str, Any]) -> str:
-    ends = "" if told["low"] is None else f" [{told['low']:.3f}, {told['high']:.3f}]"
-    return f"{told['ratio']:.3f}{ends}"
+def _is_uncertain(ratio: SpeedRatio) -> bool:
+    if ratio.low is None or ratio.high is None:
+        return True
+    return ratio.high - ratio.low > 2 * NARROW * ratio.ratio
 
 
-def read(folder: StudyFolder, study: FrozenStudy) -> dict[str, Any] | None:
-    """speed.json where it is there, whole, and of these arms."""
-    found = read_mapping(folder.path / FILE) or {}
-    arms, ratio = found.get("arms"), found.get("ratio")
-    if found.get("format") != FORMAT or not isinstance(arms, dict) or not isinstance(ratio, dict):
+def _describe_ratio(ratio: SpeedRatio) -> str:
+    interval = "" if ratio.low is None else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"{ratio.ratio:.3f}{interval}"
+
+
+def read(folder: StudyFolder, study: FrozenStudy) -> StudySpeed | None:
+    """Return speed.json where it is there, whole, and of these arms."""
+    speed = folder.load_speed()
+    if speed is None or speed.format != FORMAT:
         return None
-    whole = (
-        arms.keys() == set(study.arms) and len(arms.keys() - ratio.keys()) == 1
-    )  # the baseline's is to itself
-    return found if whole and all(map(_is_ratio, ratio.values())) else None
+    others = set(study.arms) - {study.baseline}
+    is_whole = speed.arms.keys() == set(study.arms) and speed.ratio.keys() == others
+    return speed if is_whole and all(map(_is_positive, speed.ratio.values())) else None
 
 
-def _is_ratio(told: Any) -> bool:
-    """Whether this is a ratio of times with its interval, or without."""
-    if not isinstance(told, dict):
-        return False
-    ends = [told[end] for end in ("low", "high") if told.get(end) is not None]
-    return all(
-        isinstance(value, int | float) and 0 < value < math.inf
-        for value in (told.get("ratio"), *ends)
-    )
+def _is_positive(ratio: SpeedRatio) -> bool:
+    numbers = [number for number in (ratio.ratio, ratio.low, ratio.high) if number is not None]
+    return all(0 < number < math.inf for number in numbers)
 
 
-def equal_tokens(
-    study: FrozenStudy, speed: Mapping[str, Any] | None, kind: Literal["flops", "time"]
-) -> dict[str, int]:
-    """Tokens, in whole batches, at which an arm's whole training costs what the baseline's costs:
-    as near as whole batches come, at least one. `time` is that of training steps alone.
-
-    An arm whose speed is not known has no entry; the baseline has its own budget.
-    """
-    configs = _configs(study)
-    base = configs[str(study.baseline)]
-    costs = _flops_per_step(study, configs) if kind == "flops" else _time_per_step(study, speed)
-    base_steps = schedule.steps(base)
-    return {
-        arm: max(1, round(base_steps * costs[str(study.baseline)] / costs[arm]))
-        * schedule.batch_tokens(config)
-        for arm, config in configs.items()
-        if arm in costs
-    }
-
-
-def _flops_per_step(study: FrozenStudy, configs: Mapping[str, RunConfig]) -> dict[str, float]:
-    told = {arm: study.resolved["arms"][arm].get("flops_per_token") for arm in configs}
-    return {
-        arm: float(told[arm] or flops_per_token(config.model).total) * schedule.batch_tokens(config)
-        for arm, config in configs.items()
-    }
-
-
-def _time_per_step(study: FrozenStudy, speed: Mapping[str, Any] | None) -> dict[str, float]:
-    """In steps of the baseline: a ratio within rounds is known better than either time."""
-    ratios = (speed or {}).get("ratio") or {}
-    return {str(study.baseline): 1.0} | {arm: float(told["ratio"]) for arm, told in ratios.items()}
-
-
-def _configs(study: FrozenStudy) -> dict[str, RunConfig]:
-    return {
-        arm: RunConfig.model_validate(study.resolved["arms"][arm]["config"]) for arm in study.arms
-    }
-
-
-def _job(folder: StudyFolder, study: FrozenStudy, budget_s: float) -> Job:
-    """The measurement as a job of the local executor, which knows how to end a child in every
-    trouble.
-    """
-    arms = {arm: study.resolved["arms"][arm]["config"] for arm in study.arms}
-    return Job(
+def _make_job(folder: StudyFolder, study: FrozenStudy, budget_s: float) -> Job:
+    """Return the measurement as a job of the local executor, which ends a child in every trouble."""
+    arms = {arm: study.resolved.arms[arm].config for arm in study.arms}
+    run = JobRun(
         run_id="speed",
-        root=str(folder.path),
         config=arms[str(study.baseline)],
-        data_folder=str(study.data_folder),
         identity={"arms": arms, "budget_s": budget_s, "format": FORMAT, "mark": MARK},
         log=str(folder.path / LOG),
-        variants=study.variants,
     )
+    return Job((run,), str(folder.path), str(study.data_folder), study.variants)
 
 
 def _run_child(job: Job, say: Callable[[str], None]) -> str:
-    """Have the job done; returns why it failed, or nothing."""
-    from andrea.execution.local import LocalExecutor, visible_devices
-
-    log = Path(job.log)
+    """Have the job done, passing on what it says; return why it failed, or nothing."""
+    log = Path(job.run.log)
     log.unlink(missing_ok=True)
-    executor = LocalExecutor(
-        1, devices=visible_devices(job.config["train"]["device"]), run=MEASURING
-    )
-    said = 0
+    devices = visible_devices(job.run.config["train"]["device"])
+    executor = LocalExecutor(1, devices=devices, run=MEASURING)
+    passed_on = 0
     try:
         executor.submit(job)
         while True:
             ends = executor.wait(0.5)
-            lines = _lines(log)
-            for line in lines[said:]:
+            lines = _read_lines(log)
+            for line in lines[passed_on:]:
                 say(line)
-            said = len(lines)
+            passed_on = len(lines)
             if ends:
                 return ends[0].reason
     finally:
@@ -184,8 +165,8 @@ def _run_child(job: Job, say: Callable[[str], None]) -> str:
         log.unlink(missing_ok=True)
 
 
-def _lines(log: Path) -> list[str]:
-    """What the child has said to people so far, whole lines."""
+def _read_lines(log: Path) -> list[str]:
+    """Return what the child has said to people so far, whole lines."""
     with contextlib.suppress(OSError):
         whole = log.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
         return [line.removeprefix(MARK) for line in whole.splitlines() if line.startswith(MARK)]

@@ -1,30 +1,95 @@
-"""The controls of a study: which runs they are, and what became of them. `andrea.verdict.controls`
-judges them.
+"""The controls of a study: trainings whose outcome is known beforehand.
+
+`andrea.verdict.controls` says what each must come to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from andrea.config import RunConfig
 from andrea.errors import UserError
-from andrea.records.events import Run
+from andrea.records.base import Settings
+from andrea.records.run import Phase, RunSpec
+from andrea.records.verdict import ControlOutcome, ControlOutcomes
 from andrea.store.files import read_lines
 from andrea.study.plan.frozen import FrozenStudy
-from andrea.study.stages.evidence import Record
+from andrea.study.session import Generation
+from andrea.study.stages.evidence import Evidence
+from andrea.study.stages.stage import Forecast, Question, Rates, Training
 from andrea.training import schedule
 from andrea.training.metrics import VOLATILE
+from andrea.training.schedule import trained_tokens
 from andrea.verdict import controls
 from andrea.verdict.controls import ControlSummary
 from andrea.verdict.judge import judge_arms
-from andrea.verdict.seeds import control_seed, replication_seed
+from andrea.verdict.seeds import control_seed, replication_seed, replication_seeds
 
-FACTORS = {"half tokens": 0.5, "double tokens": 2.0}
-"""Share of the baseline's tokens, by what the ruler's runs are called in runs.jsonl."""
+PHASE: Phase = "control"
+REPEAT, A_A, HALF, DOUBLE = "repeat", "a/a", "half tokens", "double tokens"
+"""What the runs of each control are called in runs.jsonl."""
+FACTORS = {HALF: 0.5, DOUBLE: 2.0}
+"""Share of the baseline's tokens that a positive control trains."""
 
 
-def ruler_tokens(config: RunConfig, factor: float) -> int:
-    """Tokens of a ruler, in whole batches.
+class Controls:
+    """Trains a determinism check, A/A runs, and positive controls on half and double the tokens.
+
+    The longer positive control is trained only where an arm is better than the baseline: it says
+    what an improvement is worth.
+    """
+
+    def forecast(self, question: Question) -> list[Forecast]:
+        """Return what is certain, and the longer positive control as possible.
+
+        Raises:
+            UserError: the baseline trains a single batch.
+        """
+        if not question.extras.controls:
+            return []
+        config, baseline = question.configs[question.baseline], question.baseline
+        full = Training(baseline, trained_tokens(config))
+        half = Training(baseline, positive_control_tokens(config, FACTORS[HALF]))
+        double = Training(baseline, positive_control_tokens(config, FACTORS[DOUBLE]))
+        seeds = question.rules.seeds
+        certain = [full] + [full, half] * seeds
+        return [Forecast("controls", certain, [double] * seeds, "if an arm is better")]
+
+    def next_runs(self, evidence: Evidence) -> Generation | None:
+        """Return the determinism check, and seed by seed the other controls."""
+        study, baseline = evidence.study, evidence.baseline
+        if not evidence.extras.controls or evidence.planned(PHASE):
+            return None
+        lr = float(evidence.choices[baseline].lr or 0.0)
+        names = [HALF, DOUBLE] if _some_arm_is_better(evidence) else [HALF]
+        runs = list(_plan(study, lr, names, evidence.generation + 1))
+        note = f"a repeat, A/A and rulers on {study.protocol.seeds} seeds"
+        return Generation(PHASE, note, runs)
+
+    def early_runs(self, study: FrozenStudy, rates: Rates, generation: int) -> Iterator[RunSpec]:
+        """Yield the controls that do not wait for the verdict."""
+        baseline = str(study.baseline)
+        if study.folder.load_extras().controls and baseline in rates:
+            yield from _plan(study, rates[baseline], [HALF], generation + 1)
+
+
+def _plan(
+    study: FrozenStudy, lr: float, positive_controls: list[str], generation: int
+) -> Iterator[RunSpec]:
+    baseline = str(study.baseline)
+    config = study.config(baseline)
+
+    def plan(why: str, seed: int, **fields: int) -> RunSpec:
+        return study.plan(baseline, PHASE, why, lr=lr, seed=seed, generation=generation, **fields)
+
+    yield plan(REPEAT, replication_seed(0), repeat=1)
+    for i, seed in enumerate(replication_seeds(study.protocol.seeds)):
+        yield plan(A_A, seed, init_seed=control_seed(i))
+        for name in positive_controls:
+            yield plan(name, seed, tokens=positive_control_tokens(config, FACTORS[name]))
+
+
+def positive_control_tokens(config: RunConfig, factor: float) -> int:
+    """Return the tokens of a positive control, in whole batches.
 
     Raises:
         UserError: the baseline trains a single batch, of which there is no half.
@@ -33,120 +98,107 @@ def ruler_tokens(config: RunConfig, factor: float) -> int:
     if not tokens:
         raise UserError(
             f"--controls: train.tokens {config.train.tokens} is a single batch, and the ruler "
-            "trains half of it; "
-            "raise train.tokens or lower train.batch_size"
+            "trains half of it; raise train.tokens or lower train.batch_size"
         )
     return tokens
 
 
-def baseline_tokens(study: FrozenStudy) -> int:
-    """Tokens that the baseline trains, in whole batches."""
-    config = RunConfig.model_validate(study.resolved["arms"][str(study.baseline)]["config"])
-    return schedule.steps(config) * schedule.batch_tokens(config)
-
-
-def planned(record: Record, generation: int) -> list[Run]:
-    """The repeat, and seed by seed the A/A run and the rulers; the longer ruler only where an arm
-    is an improvement.
-    """
-    study, lr = record.study, record.choices[record.baseline]["lr"]
-    rulers = ["half tokens", *(["double tokens"] if improved(record) else [])]
-    config = RunConfig.model_validate(study.resolved["arms"][record.baseline]["config"])
-    row = {
-        "arm": record.baseline,
-        "phase": "control",
-        "lr": lr,
-        "trial": None,
-        "generation": generation,
-    }
-    runs = [study.run({**row, "why": "repeat", "repeat": 1}, replication_seed(0))]
-    for i in range(study.protocol.seeds):
-        runs.append(
-            study.run({**row, "why": "a/a", "init_seed": control_seed(i)}, replication_seed(i))
-        )
-        for why in rulers:
-            tokens = ruler_tokens(config, FACTORS[why])
-            runs.append(study.run({**row, "why": why, "tokens": tokens}, replication_seed(i)))
-    return runs
-
-
-def improved(record: Record) -> bool:
-    """Whether the loss of some arm is below the baseline's in the mean of pairs that are all whole."""
-    data = [record.data(arm) for arm in record.others]
-    judged = judge_arms(record.study.protocol, record.data(record.baseline), data)
+def _some_arm_is_better(evidence: Evidence) -> bool:
+    """Return whether some arm's loss is below the baseline's in the mean of complete pairs."""
+    arms = [evidence.arm_data(arm) for arm in evidence.others]
+    judged = judge_arms(evidence.study.protocol, evidence.arm_data(evidence.baseline), arms)
     return any(verdict.mean is not None and verdict.mean < 0 for verdict in judged)
 
 
-def outcomes(record: Record) -> dict[str, Any]:
-    """`controls` of verdict.json: every control with what it says, unknown where it was not or
-    could not be run.
-    """
-    protocol, arm = record.study.protocol, record.baseline
-    seeds = [replication_seed(i) for i in range(protocol.seeds)]
-    own = record.replicates(arm)
-    found: dict[str, Any] = {"repeat": _repeat(record)}
-    found["a_a"] = controls.judge_a_a(
-        own, record.replicates(arm, "control", "a/a"), seeds, protocol.margin
-    ).to_dict()
-    for name, why in (("ruler", "half tokens"), ("ruler_2x", "double tokens")):
-        runs, factor = record.of(arm, "control", why), FACTORS[why]
-        if runs or name == "ruler":
-            ruled = controls.judge_positive_control(
-                own, record.replicates(arm, "control", why), seeds, protocol.alpha, factor=factor
-            ).to_dict()
-            found[name] = {**ruled, "factor": factor, "tokens": runs[0]["tokens"] if runs else None}
-        else:
-            found[name] = None
-    return found
-
-
-def ruling(found: Mapping[str, Any] | None) -> ControlSummary | None:
-    """What the judge needs of `outcomes`."""
-    return (
-        ControlSummary(*(found[name]["ok"] for name in ("repeat", "a_a", "ruler")))
-        if found
-        else None
+def judge_controls(evidence: Evidence) -> ControlOutcomes:
+    """Return `controls` of verdict.json: what every control says, unknown where it was not run."""
+    rules, baseline = evidence.study.protocol, evidence.baseline
+    replicates = evidence.replicates(baseline)
+    a_a = controls.judge_a_a(
+        replicates, evidence.replicates(baseline, PHASE, A_A), evidence.seeds, rules.margin
+    )
+    return ControlOutcomes(
+        repeat=_check_determinism(evidence),
+        a_a=ControlOutcome(**a_a.to_dict()),
+        ruler=_judge_positive_control(evidence, HALF),
+        ruler_2x=_judge_positive_control(evidence, DOUBLE),
     )
 
 
-def _repeat(record: Record) -> dict[str, Any]:
-    study, arm, seed = record.study, record.baseline, replication_seed(0)
+def summarise_controls(outcomes: ControlOutcomes | None) -> ControlSummary | None:
+    """Return what the judge needs of the controls; None where none were asked for."""
+    if outcomes is None:
+        return None
+    checks = (outcomes.repeat, outcomes.a_a, outcomes.ruler)
+    return ControlSummary(*(check.ok if check else None for check in checks))
+
+
+def _judge_positive_control(evidence: Evidence, name: str) -> ControlOutcome | None:
+    """Return the outcome; None for the longer control where it was not trained."""
+    baseline = evidence.baseline
+    runs = evidence.planned(PHASE, name, baseline)
+    if not runs and name == DOUBLE:
+        return None
+    judged = controls.judge_positive_control(
+        evidence.replicates(baseline),
+        evidence.replicates(baseline, PHASE, name),
+        evidence.seeds,
+        evidence.study.protocol.alpha,
+        factor=FACTORS[name],
+    )
+    tokens = runs[0].tokens if runs else None
+    return ControlOutcome(**judged.to_dict(), factor=FACTORS[name], tokens=tokens)
+
+
+def _check_determinism(evidence: Evidence) -> ControlOutcome:
+    study, baseline, seed = evidence.study, evidence.baseline, replication_seed(0)
     first = next(
-        (run["run_id"] for run in record.of(arm, "replicate") if run["seed"] == seed), None
+        (run for run in evidence.planned("replicate", arm=baseline) if run.seed == seed), None
     )
-    again = next((run["run_id"] for run in record.of(arm, "control", "repeat")), None)
+    again = next(iter(evidence.planned(PHASE, REPEAT, baseline)), None)
     changed: list[str] = []
-    if first in record.results and again in record.results and study.deterministic:
-        changed = _changed(record, str(first), str(again))
-    one, two = (
-        record.replicates(arm).get(seed),
-        record.replicates(arm, "control", "repeat").get(seed),
+    if study.deterministic and first is not None and again is not None:
+        changed = _differences(evidence, first.run_id, again.run_id)
+    judged = controls.check_determinism(
+        evidence.replicates(baseline).get(seed),
+        evidence.replicates(baseline, PHASE, REPEAT).get(seed),
+        study.protocol.margin,
+        deterministic=study.deterministic,
+        changed=changed,
     )
-    told = controls.check_determinism(
-        one, two, study.protocol.margin, deterministic=study.deterministic, changed=changed
+    return ControlOutcome(
+        **judged.to_dict(),
+        run_id=again.run_id if again else None,
+        of=first.run_id if first else None,
     )
-    return {**told.to_dict(), "run_id": again, "of": first}
 
 
-def _changed(record: Record, first: str, again: str) -> list[str]:
-    """What a repeat has otherwise than its run, clocks aside: names in the result, or its metrics."""
-    one, two = (_lasting(record.results[run_id]) for run_id in (first, again))
-    differing = [key for key in one if one[key] != two.get(key)] + [
-        key for key in two if key not in one
-    ]
-    logs = [_metrics(record.study.store.folder(run_id)) for run_id in (first, again)]
+def _differences(evidence: Evidence, first: str, again: str) -> list[str]:
+    """Return what two trainings of one configuration have otherwise than each other, clocks aside:
+    names of fields of the result, and `metrics.jsonl`.
+    """
+    results = [evidence.results.get(run_id) for run_id in (first, again)]
+    one, two = (_without_clocks(result.to_json()) if result else {} for result in results)
+    if not one or not two:
+        return []
+    differing = [key for key in one if key not in two or one[key] != two[key]]
+    differing += [key for key in two if key not in one]
+    store = evidence.study.store
+    logs = [_read_metrics(store.folder(run_id)) for run_id in (first, again)]
     # A record that was damaged or deleted since is no other number.
     common = logs[0].keys() & logs[1].keys()
-    return differing + (
-        ["metrics.jsonl"] if any(logs[0][key] != logs[1][key] for key in common) else []
-    )
+    if any(logs[0][key] != logs[1][key] for key in common):
+        differing.append("metrics.jsonl")
+    return differing
 
 
-def _metrics(folder: Path) -> dict[tuple[Any, Any], dict[str, Any]]:
-    """Records by kind and step."""
-    every = read_lines(folder / "metrics.jsonl", ("kind", "step"))
-    return {(str(told["kind"]), str(told["step"])): _lasting(told) for told in every}
+def _read_metrics(folder: Path) -> dict[tuple[str, str], Settings]:
+    """Return the records by kind and step."""
+    records = read_lines(folder / "metrics.jsonl", ("kind", "step"))
+    return {
+        (str(record["kind"]), str(record["step"])): _without_clocks(record) for record in records
+    }
 
 
-def _lasting(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if key not in VOLATILE}
+def _without_clocks(values: Settings) -> Settings:
+    return {key: value for key, value in values.items() if key not in VOLATILE}

@@ -1,72 +1,43 @@
-"""What a study has found so far, as the judge wants it: its choices, its runs, and the results that
-they have.
-"""
+"""What a study has found so far, as its stages and the judge want it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import cached_property
 
-from andrea.records.events import Run
+from andrea.records.extras import Extras
+from andrea.records.run import RunResult, RunSpec
+from andrea.records.study import Choice, StudySpeed
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.verdict.replicates import ArmData, Replicate
+from andrea.verdict.seeds import replication_seeds
 
 
 @dataclass(frozen=True)
-class Record:
-    """Runs without a result are missing: what that means is the judge's business."""
+class Evidence:
+    """Planned runs and their results. A run without a result is missing: what that means is the
+    judge's business.
+    """
 
     study: FrozenStudy
-    choices: Mapping[str, Mapping[str, Any]]
-    """choices.json."""
-    runs: Sequence[Run]
-    """Lines of runs.jsonl."""
-    results: Mapping[str, Mapping[str, Any]]
+    runs: Sequence[RunSpec]
+    """The runs planned so far."""
+    results: Mapping[str, RunResult]
     """By run_id."""
+    choices: Mapping[str, Choice]
+    """The learning rate of every arm; empty before tuning has ended."""
+    generation: int
+    """Number of the generation after those of tuning."""
 
-    def of(self, arm: str, phase: str, why: str | None = None) -> list[Run]:
-        """The lines of an arm in a phase."""
-        return [
-            r
-            for r in self.runs
-            if r["arm"] == arm and r["phase"] == phase and why in (None, r["why"])
-        ]
+    @cached_property
+    def extras(self) -> Extras:
+        """What is asked beside the question."""
+        return self.study.folder.load_extras()
 
-    def beside(self, phase: str, why: str) -> list[Run]:
-        """The lines of all arms of one thing that is trained beside the study."""
-        return [run for run in self.runs if (run["phase"], run["why"]) == (phase, why)]
-
-    def found(self, arm: str, phase: str, why: str | None = None) -> dict[int, Mapping[str, Any]]:
-        """Results of an arm in a phase, by seed."""
-        runs = self.of(arm, phase, why)
-        return {
-            run["seed"]: self.results[run["run_id"]]
-            for run in runs
-            if run["run_id"] in self.results
-        }
-
-    def replicates(
-        self, arm: str, phase: str = "replicate", why: str | None = None
-    ) -> dict[int, Replicate]:
-        """The same as the judge sees them."""
-        return {seed: replicate(result) for seed, result in self.found(arm, phase, why).items()}
-
-    def data(self, arm: str, phase: str = "replicate", why: str | None = None) -> ArmData:
-        """An arm with its tuning, and with its runs of one phase in the place of its replicates."""
-        choice = self.choices[arm]
-        relied_on = self.of(arm, "tune") + self.of(arm, phase, why)
-        results = [
-            self.results[run["run_id"]] for run in relied_on if run["run_id"] in self.results
-        ]
-        return ArmData(
-            name=arm,
-            runs=self.replicates(arm, phase, why),
-            edge=choice["edge"],
-            regret=choice["regret"],
-            hardly_tuned=choice["hardly_tuned"],
-            untrainable=choice["untrainable"],
-            exploratory=any(_older(result, self.study.resolved["frozen_at"]) for result in results),
-        )
+    @cached_property
+    def speed(self) -> StudySpeed | None:
+        """How fast the arms train here, where that was measured."""
+        return self.study.folder.load_speed()
 
     @property
     def baseline(self) -> str:
@@ -78,14 +49,62 @@ class Record:
         """All declared arms but the baseline."""
         return [arm for arm in self.study.arms if arm != self.study.baseline]
 
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the replicates."""
+        return replication_seeds(self.study.protocol.seeds)
 
-def replicate(result: Mapping[str, Any]) -> Replicate:
-    """A result as the judge sees it."""
-    return Replicate(result["loss"], result["outcome"], result["stalled"], result["eval_digest"])
+    def has_rate(self, arm: str) -> bool:
+        """Return whether tuning found a learning rate for the arm."""
+        return arm in self.choices and self.choices[arm].lr is not None
+
+    def planned(self, phase: str, why: str | None = None, arm: str | None = None) -> list[RunSpec]:
+        """Return the planned runs of a phase, of all arms unless one is named."""
+        return [
+            run
+            for run in self.runs
+            if run.phase == phase and why in (None, run.why) and arm in (None, run.arm)
+        ]
+
+    def results_by_seed(self, arm: str, phase: str, why: str | None = None) -> dict[int, RunResult]:
+        """Return the results of an arm in a phase."""
+        runs = self.planned(phase, why, arm)
+        return {run.seed: self.results[run.run_id] for run in runs if run.run_id in self.results}
+
+    def replicates(
+        self, arm: str, phase: str = "replicate", why: str | None = None
+    ) -> dict[int, Replicate]:
+        """Return the same as the judge sees them."""
+        results = self.results_by_seed(arm, phase, why)
+        return {seed: replicate(result) for seed, result in results.items()}
+
+    def arm_data(self, arm: str, phase: str = "replicate", why: str | None = None) -> ArmData:
+        """Return an arm with its tuning, and with its runs of one phase in the place of its
+        replicates.
+        """
+        choice = self.choices[arm]
+        relied_on = self.planned("tune", arm=arm) + self.planned(phase, why, arm)
+        results = [self.results[run.run_id] for run in relied_on if run.run_id in self.results]
+        frozen_at = self.study.resolved.frozen_at
+        return ArmData(
+            name=arm,
+            runs=self.replicates(arm, phase, why),
+            edge=choice.edge,
+            regret=choice.regret,
+            hardly_tuned=choice.hardly_tuned,
+            untrainable=choice.untrainable,
+            exploratory=any(_is_older(result, frozen_at) for result in results),
+        )
 
 
-def _older(result: Mapping[str, Any], frozen_at: str) -> bool:
-    """Whether the run was there before the protocol was: the question may have been chosen for its
-    answer.
+def replicate(result: RunResult) -> Replicate:
+    """Return a result as the judge sees it."""
+    return Replicate(result.loss, result.outcome, result.stalled, result.eval_digest)
+
+
+def _is_older(result: RunResult, frozen_at: str) -> bool:
+    """Return whether the run existed before the protocol did: then the question may have been chosen
+    for its answer.
     """
-    return datetime.fromisoformat(result["finished_at"]) < datetime.fromisoformat(frozen_at)
+    finished_at = result.finished_at or frozen_at
+    return datetime.fromisoformat(finished_at) < datetime.fromisoformat(frozen_at)

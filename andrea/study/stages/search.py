@@ -2,146 +2,155 @@
 it.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
-from andrea.records.events import Run
-from andrea.study.desk import Desk, Summary
-from andrea.study.optuna_journal import Trial, propose, sampling
-from andrea.study.stages.tune import attributes, is_good, score
+from andrea.records.base import Settings
+from andrea.records.run import RunResult, RunSpec
+from andrea.records.study import BestTrial, SweepTrial
+from andrea.study.optuna_journal import JournalTrial, propose, sampling, score_attributes
+from andrea.study.session import Generation, Session, Summary
 from andrea.verdict.seeds import tuning_seed
 
 
-def search(desk: Desk) -> Summary:
-    """Propose, run and tell generation by generation; writes best.json at the end."""
-    search = Search(desk)
+def search(session: Session) -> Summary:
+    """Propose, train and report generation by generation; write best.json at the end."""
+    search = Search(session)
+    session.update_journal = search.update_journal
     while len(search.trials) < search.sweep.trials:
-        runs = search.next_generation()
-        batch = desk.do("trial", search.note(), runs)
+        batch = session.train(search.next_generation())
         if batch.failed:
-            return desk.summary(complete=False)
-    desk.folder.write("best.json", search.best())
+            return session.summary(complete=False)
+    session.folder.save_best(search.best())
     return Summary(True)
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """One suggestion: `seeds` runs. Trials with equal parameters share theirs."""
+
+    number: int
+    params: Settings
+    runs: list[RunSpec]
+    generation: int
+    duplicate_of: int | None
+
+
 class Search:
-    """The trials so far. A trial is `seeds` runs; trials with equal parameters share theirs."""
+    """The trials of a sweep so far."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self.sweep = desk.study.sweep
-        self.arm = desk.study.arms[0]
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.sweep = session.study.sweep
+        self.arm = session.study.arms[0]
         self.space = self.sweep.distributions()
-        self.trials: list[dict[str, Any]] = []
-        """One per trial: number, params, runs, generation, duplicate_of."""
-        desk.project = lambda desk: desk.journal.project({self.arm: self.space}, self._history())
+        self.trials: list[_Trial] = []
 
-    def note(self) -> str:
-        """What the display says of the generation at hand; trials are numbered from 0, as Optuna
-        does.
-        """
-        first, last = (
-            self.trials[-1]["generation"] * self.sweep.generation,
-            self.trials[-1]["number"],
-        )
-        several = f"trials {first} to {last}" if first < last else f"trial {last}"
-        return f"{several} of 0 to {self.sweep.trials - 1}"
+    def update_journal(self, session: Session) -> None:
+        """Bring the Optuna journal to the trials so far."""
+        session.journal.project({self.arm: self.space}, self._history())
 
-    def next_generation(self) -> list[Run]:
-        """Ask for all trials of a generation before any of them is run."""
+    def next_generation(self) -> Generation:
+        """Propose all trials of a generation before any of them is run."""
         first = len(self.trials)
-        told = self._history()
-        for number in range(first, min(first + self.sweep.generation, self.sweep.trials)):
-            params = self._recorded(number) or self._proposed(number, told)
-            duplicate = next((t["number"] for t in self.trials if t["params"] == params), None)
-            row: dict[str, Any] = {
-                "arm": self.arm,
-                "phase": "trial",
-                "why": "trial",
-                "lr": None,
-                "trial": number,
-            }
-            row |= {"generation": first // self.sweep.generation, "params": params}
-            if duplicate is not None:
-                row["duplicate_of"] = duplicate
-            runs = [self._desk.study.run(row, tuning_seed(i)) for i in range(self.sweep.seeds)]
-            trial = {"number": number, "params": params, "runs": runs}
-            self.trials.append(trial | {"generation": row["generation"], "duplicate_of": duplicate})
-            told.append(self._trial(trial | {"duplicate_of": duplicate}, told=False))
-        return [run for trial in self.trials[first:] for run in trial["runs"]]
+        last = min(first + self.sweep.generation, self.sweep.trials)
+        history = self._history()
+        for number in range(first, last):
+            trial = self._propose_trial(number, first // self.sweep.generation, history)
+            self.trials.append(trial)
+            history.append(self._journal_trial(trial, reveal=False))
+        # Trials are numbered from 0, as Optuna does.
+        name = f"trials {first} to {last - 1}" if last - first > 1 else f"trial {first}"
+        note = f"{name} of 0 to {self.sweep.trials - 1}"
+        runs = [run for trial in self.trials[first:] for run in trial.runs]
+        return Generation("trial", note, runs)
 
-    def _recorded(self, number: int) -> dict[str, Any] | None:
-        """The parameters of a trial that an earlier command proposed: an unfinished trial is taken
-        up, not replaced.
+    def _propose_trial(self, number: int, generation: int, history: list[JournalTrial]) -> _Trial:
+        params = self._recorded(number) or self._propose(number, history)
+        duplicate = next((t.number for t in self.trials if t.params == params), None)
+        fields = {"trial": number, "generation": generation, "params": params}
+        if duplicate is not None:
+            fields["duplicate_of"] = duplicate
+        study = self._session.study
+        runs = [
+            study.plan(self.arm, "trial", "trial", lr=None, seed=tuning_seed(i), **fields)
+            for i in range(self.sweep.seeds)
+        ]
+        return _Trial(number, params, runs, generation, duplicate)
+
+    def _recorded(self, number: int) -> Settings | None:
+        """Return the parameters of a trial that an earlier command proposed: an unfinished trial is
+        resumed, not replaced.
         """
-        run = self._desk.ledger.recorded(number * self.sweep.seeds)
-        return dict(run["params"]) if run else None
+        run = self._session.ledger.recorded(number * self.sweep.seeds)
+        return dict(run.params or {}) if run else None
 
-    def _proposed(self, number: int, history: list[Trial]) -> dict[str, Any]:
+    def _propose(self, number: int, history: list[JournalTrial]) -> Settings:
         if self.sweep.sampler == "grid":
             cells = self.sweep.cells() or []
             return cells[number]
         return propose(self.space, self.sweep.tpe_arguments, self.sweep.seed, history)
 
-    def _history(self) -> list[Trial]:
-        return [self._trial(trial) for trial in self.trials]
+    def _history(self) -> list[JournalTrial]:
+        return [self._journal_trial(trial) for trial in self.trials]
 
-    def _trial(self, trial: dict[str, Any], *, told: bool = True) -> Trial:
-        """A trial as Optuna knows it; its value is there only once all of its generation's runs
-        are.
-        """
-        runs = trial["runs"]
-        asked = {"runs": [run["run_id"] for run in runs], "duplicate_of": trial["duplicate_of"]}
-        results = [
-            self._desk.results[run["run_id"]]
-            for run in runs
-            if told and run["run_id"] in self._desk.results
-        ]
-        if len(results) < len(runs):
-            return Trial(self.arm, trial["number"], runs[0]["run_id"], trial["params"], None, asked)
-        value = sum(map(score, results)) / len(results)
-        shown = attributes(next((result for result in results if not is_good(result)), results[0]))
-        return Trial(
-            self.arm, trial["number"], runs[0]["run_id"], trial["params"], value, asked, shown
-        )
+    def _results(self, trial: _Trial) -> list[RunResult]:
+        known = self._session.results
+        return [known[run.run_id] for run in trial.runs if run.run_id in known]
 
-    def best(self) -> dict[str, Any]:
-        """best.json: the best good trial on top, every trial below it. Ties go to the earlier
-        trial.
+    def _journal_trial(self, trial: _Trial, *, reveal: bool = True) -> JournalTrial:
+        """Return a trial as Optuna knows it.
+
+        Args:
+            reveal: its value, which is there only once all of its generation's runs are.
         """
+        run_id = trial.runs[0].run_id
+        asked = {"runs": [run.run_id for run in trial.runs], "duplicate_of": trial.duplicate_of}
+        results = self._results(trial) if reveal else []
+        if len(results) < len(trial.runs):
+            return JournalTrial(self.arm, trial.number, run_id, trial.params, None, asked)
+        value = sum(result.score for result in results) / len(results)
+        attributes = score_attributes(_representative(results))
+        return JournalTrial(self.arm, trial.number, run_id, trial.params, value, asked, attributes)
+
+    def best(self) -> BestTrial:
+        """Return the best good trial, and all trials. Ties go to the earlier trial."""
         rows = [self._row(trial) for trial in self.trials]
-        good = [row for row in rows if row["ok"]]
-        best = min(good, key=lambda row: (row["loss"], row["trial"])) if good else None
-        told: dict[str, Any] = {
-            "trial": None,
-            "loss": None,
-            "params": None,
-            "run_id": None,
-            "config": None,
-        }
-        if best is not None:
-            told = {key: best[key] for key in ("trial", "loss", "params", "run_id")}
-            told["config"] = self._desk.study.config(best["run_id"])
-        sampler: dict[str, Any] = {
+        good = [row for row in rows if row.ok]
+        best = min(good, key=lambda row: (row.loss, row.trial)) if good else None
+        settings = {
             "sampler": self.sweep.sampler,
             "seed": self.sweep.seed,
             "generation": self.sweep.generation,
+            "sampling": sampling(self.sweep),
         }
-        sampler["sampling"] = sampling(self.sweep)
-        return {**told, "trials": rows, "search": sampler, "complete": True}
+        return BestTrial(
+            trial=best.trial if best else None,
+            loss=best.loss if best else None,
+            params=best.params if best else None,
+            run_id=best.run_id if best else None,
+            config=self._session.study.settings(str(best.run_id)) if best else None,
+            trials=rows,
+            search=settings,
+            complete=True,
+        )
 
-    def _row(self, trial: dict[str, Any]) -> dict[str, Any]:
-        results = [self._desk.results[run["run_id"]] for run in trial["runs"]]
-        bad = next((result for result in results if not is_good(result)), None)
-        shown = bad or results[0]
-        return {
-            "trial": trial["number"],
-            "generation": trial["generation"],
-            "params": trial["params"],
-            "loss": sum(map(score, results)) / len(results),
-            "ok": bad is None,
-            "outcome": shown["outcome"],
-            "stalled": shown["stalled"],
-            "run_id": trial["runs"][0]["run_id"],
-            "runs": [run["run_id"] for run in trial["runs"]],
-            "duplicate_of": trial["duplicate_of"],
-        }
+    def _row(self, trial: _Trial) -> SweepTrial:
+        results = self._results(trial)
+        shown = _representative(results)
+        return SweepTrial(
+            trial=trial.number,
+            generation=trial.generation,
+            params=trial.params,
+            loss=sum(result.score for result in results) / len(results),
+            ok=all(result.is_good for result in results),
+            outcome=shown.outcome,
+            stalled=shown.stalled,
+            run_id=trial.runs[0].run_id,
+            runs=[run.run_id for run in trial.runs],
+            duplicate_of=trial.duplicate_of,
+        )
+
+
+def _representative(results: list[RunResult]) -> RunResult:
+    """Return the run that stands for a trial: the first that is not good, if there is one."""
+    return next((result for result in results if not result.is_good), results[0])

@@ -1,112 +1,122 @@
 """From the runs in the store to verdict.json: the verdicts, and what stands beside them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from andrea.records.events import Run
-from andrea.records.extras import Extras
+from andrea.records.verdict import (
+    ArmVerdict,
+    ControlOutcome,
+    ControlOutcomes,
+    EffectVerdict,
+    StudyVerdict,
+)
 from andrea.store.versions import installed
-from andrea.study.plan.frozen import FrozenStudy
-from andrea.study.stages import arm_speed as speed
-from andrea.study.stages import confirm, controls
-from andrea.study.stages import equal_cost as budgets
-from andrea.study.stages.arm_statistics import described, without_effect
-from andrea.study.stages.evidence import Record
+from andrea.study.stages.arm_statistics import (
+    describe_documents,
+    describe_sensitivity,
+    describe_stability,
+    explain_missing_effect,
+)
+from andrea.study.stages.confirm import judge_confirmation
+from andrea.study.stages.controls import judge_controls, summarise_controls
+from andrea.study.stages.equal_cost import judge_equal_cost, tokens_to_train
+from andrea.study.stages.evidence import Evidence
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import METHOD, Verdict
 from andrea.verdict.replicates import summarise_arm
-from andrea.verdict.seeds import replication_seed
 from andrea.verdict.tokens_saved import TokensSaved, convert_to_tokens
 
 
-def verdicts(
-    study: FrozenStudy,
-    choices: Mapping[str, Mapping[str, Any]],
-    runs: Sequence[Run],
-    results: Mapping[str, dict[str, Any]],
-) -> dict[str, Any]:
-    """The content of verdict.json, from whatever runs have a result; missing ones are the judge's
-    business.
+def judge_study(evidence: Evidence) -> StudyVerdict:
+    """Return verdict.json, from whatever runs have a result; missing ones are the judge's business.
 
     What was asked beside the question, and the speed of the arms, are read from the study's folder.
     """
-    record, asked = Record(study, choices, runs, results), study.folder.load_extras()
-    controlled = controls.outcomes(record) if asked.controls else None
-    ruling = controls.ruling(controlled)
-    arms = {arm: record.data(arm) for arm in study.arms}
-    baseline = arms[record.baseline]
-    judged = judge_arms(
-        study.protocol, baseline, [arms[arm] for arm in record.others], controls=ruling
-    )
-    first = [verdict.to_dict() for verdict in judged]
-    seeds = [replication_seed(i) for i in range(study.protocol.seeds)]
-    found: dict[str, Any] = {"verdicts": first}
-    if study.levels:
-        every = judge_effects(study.protocol, study.levels, baseline.name, arms, controls=ruling)
-        found["effects"] = [effect.to_dict() for effect in every]
-    found["baseline"] = summarise_arm(baseline, seeds).to_dict()
-    if controlled is not None:
-        found["controls"] = controlled
-        found["tokens_saved"] = _tokens_saved(record, controlled, judged)
-    if asked.confirm:
-        found["confirmation"] = confirm.outcome(record, first, ruling)
-    measured = speed.read(study.folder, study) if "time" in asked.equal else None
-    found["equal"] = budgets.outcomes(record, asked, measured, ruling)
-    found |= described(record, judged)
-    return {
-        **found,
-        "method": METHOD,
-        "versions": _versions(),
-        "asked": asked.to_json(),
-        "complete": all(run["run_id"] in results for run in runs)
-        and _planned(record, asked, measured),
-        "exploratory": any(data.exploratory for data in arms.values()),
-    }
-
-
-def _planned(record: Record, asked: Extras, measured: Mapping[str, Any] | None) -> bool:
-    """Whether the runs of all that is asked are known: a study may be looked at right after it was
-    asked for more.
-    """
-    if record.choices[record.baseline]["lr"] is None:
-        return True
-    for phase, wanted in (("control", asked.controls), ("confirm", asked.confirm)):
-        if wanted and not record.of(record.baseline, phase):
-            return False
-    return all(
-        record.of(arm, "budget", f"equal {kind}")
-        for kind in asked.equal
-        for arm in budgets.to_train(
-            record, kind, measured, record.beside("budget", f"equal {kind}")
+    study, extras = evidence.study, evidence.extras
+    controls = judge_controls(evidence) if extras.controls else None
+    summary = summarise_controls(controls)
+    arms = {arm: evidence.arm_data(arm) for arm in study.arms}
+    baseline = arms[evidence.baseline]
+    others = [arms[arm] for arm in evidence.others]
+    judged = judge_arms(study.protocol, baseline, others, controls=summary)
+    verdicts = [ArmVerdict(**verdict.to_dict()) for verdict in judged]
+    optional: dict[str, object] = {}
+    if study.question.levels:
+        effects = judge_effects(
+            study.protocol, study.question.levels, baseline.name, arms, controls=summary
         )
+        optional["effects"] = [EffectVerdict(**effect.to_dict()) for effect in effects]
+    if controls is not None:
+        optional["controls"] = controls
+        optional["tokens_saved"] = _convert_to_tokens(evidence, controls, judged)
+    if extras.confirm:
+        optional["confirmation"] = judge_confirmation(evidence, verdicts, summary)
+    has_results = all(run.run_id in evidence.results for run in evidence.runs)
+    return StudyVerdict(
+        verdicts=verdicts,
+        **optional,
+        baseline=summarise_arm(baseline, evidence.seeds),
+        equal=judge_equal_cost(evidence, summary),
+        stability=describe_stability(evidence),
+        sensitivity=describe_sensitivity(evidence),
+        documents=describe_documents(evidence, judged),
+        method=METHOD,
+        versions=_versions(),
+        asked=extras,
+        complete=has_results and _is_planned(evidence),
+        exploratory=any(arm.exploratory for arm in arms.values()),
     )
 
 
-def _tokens_saved(
-    record: Record, controlled: Mapping[str, Any], judged: Sequence[Verdict]
-) -> dict[str, dict[str, Any]]:
-    """Every arm's effect in tokens of the baseline, as far as the rulers reach; of a verdict
-    without a mean none.
+def _is_planned(evidence: Evidence) -> bool:
+    """Return whether the runs of all that is asked are known: a study may be looked at right after
+    it was asked for more.
     """
-    alpha = record.study.protocol.alpha / len(judged)
-    half, double = _by_seed(controlled["ruler"]), _by_seed(controlled["ruler_2x"])
-    budget, found = controls.baseline_tokens(record.study), {}
+    if not evidence.has_rate(evidence.baseline):
+        return True
+    extras, baseline = evidence.extras, evidence.baseline
+    if extras.controls and not evidence.planned("control", arm=baseline):
+        return False
+    if extras.confirm and not evidence.planned("confirm", arm=baseline):
+        return False
+    for budget in extras.equal:
+        why = f"equal {budget}"
+        recorded = evidence.planned("budget", why)
+        arms = tokens_to_train(evidence, budget, recorded)
+        if not all(evidence.planned("budget", why, arm) for arm in arms):
+            return False
+    return True
+
+
+def _convert_to_tokens(
+    evidence: Evidence, controls: ControlOutcomes, judged: Sequence[Verdict]
+) -> Mapping[str, TokensSaved]:
+    """Return every arm's effect in tokens of the baseline, as far as the positive controls reach; of
+    a verdict without a mean none.
+    """
+    study = evidence.study
+    alpha = study.protocol.alpha / len(judged)
+    half, double = _by_seed(controls.ruler), _by_seed(controls.ruler_2x)
+    budget = study.tokens(evidence.baseline)
+    saved = {}
     for verdict in judged:
         pairs = {pair.seed: pair.difference for pair in verdict.differences}
         if verdict.mean is None:
-            saved = TokensSaved(None, None, 1 - alpha, len(pairs), without_effect(verdict))
+            reason = explain_missing_effect(verdict)
+            tokens = TokensSaved(None, None, 1 - alpha, len(pairs), reason)
         else:
-            saved = convert_to_tokens(pairs, half or {}, double, alpha, budget=budget)
-        found[verdict.contrast.arm] = saved.to_dict()
-    return found
+            tokens = convert_to_tokens(pairs, half or {}, double, alpha, budget=budget)
+        saved[verdict.contrast.arm] = tokens
+    return saved
 
 
-def _by_seed(control: Mapping[str, Any] | None) -> dict[int, float] | None:
-    return None if control is None else {d["seed"]: d["difference"] for d in control["differences"]}
+def _by_seed(control: ControlOutcome | None) -> dict[int, float] | None:
+    if control is None:
+        return None
+    return {pair.seed: pair.difference for pair in control.differences}
 
 
 def _versions() -> dict[str, str | None]:
-    """What a reader needs beside the method to draw the same regrets: numpy's normal stream may
-    change with it.
+    """Return what a reader needs beside the method to draw the same regrets: numpy's normal stream
+    may change with its version.
     """
     return {name: installed(name) for name in ("andrea", "numpy", "scipy")}
