@@ -303,7 +303,7 @@ def test_tokens_and_shares_are_written_so_that_they_can_be_read():
 
 @pytest.mark.slow
 def test_on_a_trained_run_the_lens_is_surer_of_the_truth_the_deeper_it_looks(tmp_path):
-    from andrea.cli.commands.trace import trained
+    from andrea.cli.commands.trace import load_subject
     from andrea.model.trace import trace as follow
 
     (tmp_path / "text.txt").write_text(generated_text(20_000))
@@ -316,7 +316,7 @@ def test_on_a_trained_run_the_lens_is_surer_of_the_truth_the_deeper_it_looks(tmp
     options = [part for setting in settings for part in ("--set", setting)]
     options += ["--tokens", "400000", "--runs", str(tmp_path / "runs"), "--json"]
     result = json.loads(RUNNER.invoke(app, ["train", *options], prog_name="andrea").stdout)
-    subject = trained(result["run_id"], tmp_path / "runs")
+    subject = load_subject(result["run_id"], tmp_path / "runs")
     held_out = generated_text(200, seed=1).encode()
     losses = torch.zeros(5, dtype=torch.float64)
     windows = [torch.tensor(list(held_out[start : start + 32])) for start in range(0, 320, 32)]

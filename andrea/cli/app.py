@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         from importlib.metadata import version
 
@@ -54,10 +54,13 @@ def _version(value: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """What stands before every command."""
+    """Take the options that stand before every command."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
 from andrea.cli.wandb_mirror import MirrorOptions
 from andrea.errors import StudyError
@@ -230,7 +230,7 @@ def train_study(
     with open_mirror(folder, store, options.mirror, display.on_message) as mirror:
         observers: list[Observer] = [display]
         if mirror is not None:
-            observers.append(cast("Observer", mirror))
+            observers.append(mirror)
         with display:
             summary = run_study(folder, store, planned.executor, observers, parse_extras(options))
         return show_results(folder, store, summary, options), len(summary.failed)

@@ -46,13 +46,13 @@ class PartRow:
     depth: int
     times: int
     """How often the part occurs."""
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None = None
     """Of one occurrence; None where the part is no tensor."""
-    about: str | None
+    about: str | None = None
     """Kind of the part."""
-    parameters: int
+    parameters: int = 0
     """Of all occurrences."""
-    flops: float
+    flops: float = 0.0
     """Per token, forward, of all occurrences."""
     share: float = 0.0
     """Of all parameters of the model."""
@@ -208,30 +208,26 @@ def list_parts(cfg: ModelConfig) -> list[PartRow]:
     """Return the tree of parts, parents before children. What costs nothing has no row."""
     parameters = count_parameters(cfg)
     embedding = (require_vocab_size(cfg), cfg.d_model)
+    positions = (cfg.context, cfg.d_model)
     head_flops = float(matmul_flops(embedding))
     head_name = "head (the token embedding)" if cfg.tied else "head"
     norm = chosen_part(cfg, "norm")
-    norm_costs = (1, int(norm.count(cfg)), float(norm.flops(cfg)))
+    norm_row = PartRow("", 0, 1, None, cfg.norm, int(norm.count(cfg)), float(norm.flops(cfg)))
     inside = list_block_parts(cfg)
     parts = [row for row in inside if row.depth == 1]
-    blocks_costs = (sum(row.parameters for row in parts), sum(row.flops for row in parts))
+    in_blocks, block_flops = sum(row.parameters for row in parts), sum(row.flops for row in parts)
 
     rows = [
-        _row("token_embedding", 0, 1, parameters.token_embedding, shape=embedding),
-        _row(
-            "position_embedding",
-            0,
-            1,
-            parameters.position_embedding,
-            shape=(cfg.context, cfg.d_model),
-        ),
+        PartRow("token_embedding", 0, 1, embedding, None, parameters.token_embedding),
+        PartRow("position_embedding", 0, 1, positions, None, parameters.position_embedding),
     ]
     if cfg.embedding_norm:
-        rows.append(_row("embedding_norm", 0, *norm_costs, about=cfg.norm))
-    rows += [_row("blocks", 0, cfg.n_layer, *blocks_costs), *inside]
+        rows.append(replace(norm_row, name="embedding_norm"))
+    rows.append(PartRow("blocks", 0, cfg.n_layer, None, None, in_blocks, block_flops))
+    rows += inside
     if cfg.has_final_norm:
-        rows.append(_row("final_norm", 0, *norm_costs, about=cfg.norm))
-    rows.append(_row(head_name, 0, 1, parameters.head, head_flops, shape=embedding))
+        rows.append(replace(norm_row, name="final_norm"))
+    rows.append(PartRow(head_name, 0, 1, embedding, None, parameters.head, head_flops))
     costly = [row for row in rows if row.parameters or row.flops]
     return [replace(row, share=row.parameters / parameters.total) for row in costly]
 
@@ -288,7 +284,8 @@ def _part_rows(cfg: ModelConfig, name: str, axis: str, about: str) -> list[PartR
     flops = sum(n * len(joins) * float(part.flops(layer)) for layer, n in kinds)
     tensors = [row for join in joins for row in _tensor_rows(cfg, part, join)]
     products = _product_rows(cfg, part) if tensors else []
-    return [_row(name, 1, cfg.n_layer, parameters, flops, about=about), *tensors, *products]
+    whole = PartRow(name, 1, cfg.n_layer, None, about, parameters, flops)
+    return [whole, *tensors, *products]
 
 
 def _tensor_rows(cfg: ModelConfig, part: Any, prefix: str) -> list[PartRow]:
@@ -300,7 +297,7 @@ def _tensor_rows(cfg: ModelConfig, part: Any, prefix: str) -> list[PartRow]:
     rows = []
     for leaf, shape in first.items():
         flops = float(n * matmul_flops(shape))
-        rows.append(_row(f"{prefix}{leaf}", 2, n, n * math.prod(shape), flops, shape=shape))
+        rows.append(PartRow(f"{prefix}{leaf}", 2, n, shape, None, n * math.prod(shape), flops))
     return rows
 
 
@@ -318,20 +315,8 @@ def _product_rows(cfg: ModelConfig, part: Any) -> list[PartRow]:
             mask = "causal" if layer.window is None else f"window {layer.window}"
             name = f"scores and values, {mask}"
             name += f", {n} blocks" if len(kinds) > 1 else ""
-        rows.append(_row(name, 2, n, 0, n * flops))
+        rows.append(PartRow(name, 2, n, flops=n * flops))
     return rows
-
-
-def _row(
-    name: str,
-    depth: int,
-    times: int,
-    parameters: int,
-    flops: float = 0.0,
-    shape: tuple[int, ...] | None = None,
-    about: str | None = None,
-) -> PartRow:
-    return PartRow(name, depth, times, shape, about, parameters, flops)
 
 
 def _with_total(costs: Flops | MemoryEstimate) -> dict[str, float]:

@@ -21,8 +21,8 @@ from andrea.errors import UserError
 from andrea.store.files import write_atomic
 from andrea.text import names
 
-_WHEEL = Path(__file__).parents[1] / "content" / "reports"
-SHIPPED = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "reports"
+_WHEEL = Path(__file__).parents[2] / "content" / "reports"
+SHIPPED = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[3] / "reports"
 """Folder of the reports that come with andrea: inside a wheel, else beside the package."""
 
 

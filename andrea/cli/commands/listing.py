@@ -1,7 +1,9 @@
 """`andrea list`: what the catalogue holds."""
 
+import re
+from inspect import getdoc
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,6 +13,9 @@ Kind = Literal["ablations", "sweeps", "reports", "variants", "presets", "studies
 KINDS: tuple[Kind, ...] = ("ablations", "sweeps", "reports", "variants", "presets", "studies")
 
 EXAMPLES = examples("andrea list", "andrea list ablations", "andrea list presets --json")
+
+Entry = dict[str, str]
+"""`name`, `about` (its question, or a sentence) and `origin`; of a variant also its `axis`."""
 
 
 def listing(
@@ -22,86 +27,83 @@ def listing(
     debug: Debug = False,
 ) -> None:
     """What can be asked: names, questions, and where they come from."""
-    from andrea.cli.show.output import print_json, table
+    from andrea.cli.show.output import print_json
 
-    found = {kind: entries(kind, runs) for kind in ([what] if what else KINDS)}
+    kinds = [what] if what else KINDS
+    entries = {kind: list_entries(kind, runs) for kind in kinds}
     if as_json:
-        print_json(found)
+        print_json(entries)
         return
-    parts = []
-    for kind, rows in found.items():
-        shown = ("axis", "name", "about") if kind == "variants" else ("name", "about", "origin")
-        parts.append(
-            table([[r[key] for key in shown] for r in rows], (kind, "", ""))
-            if rows
-            else f"{kind}: none"
-        )
-    typer.echo("\n\n".join(parts))
+    typer.echo("\n\n".join(entries_as_text(kind, rows) for kind, rows in entries.items()))
 
 
-def entries(kind: Kind, runs: Path) -> list[dict[str, Any]]:
-    """Entries of one kind, each with name, about (its question or what it is) and origin."""
+def entries_as_text(kind: Kind, entries: list[Entry]) -> str:
+    """Return the entries of one kind as a table."""
+    from andrea.cli.show.output import table
+
+    if not entries:
+        return f"{kind}: none"
+    columns = ("axis", "name", "about") if kind == "variants" else ("name", "about", "origin")
+    return table([[entry[column] for column in columns] for entry in entries], (kind, "", ""))
+
+
+def list_entries(kind: Kind, runs: Path) -> list[Entry]:
+    """Return the entries of one kind."""
     if kind == "presets":
-        return [_preset(name) for name in _presets()]
+        return list_presets()
     if kind == "variants":
-        return _variants()
+        return list_variants()
     if kind == "studies":
-        from andrea.cli.stores import open_store
-        from andrea.store.studies import studies
-
-        store = open_store(runs)
-        return [
-            {"name": s.path.name, "about": str(s.about.get("kind")), "origin": str(s.path)}
-            for s in studies(store)
-        ]
+        return list_studies(runs)
     from andrea import catalogue
 
-    return [
-        {
-            "name": entry.name,
-            "about": entry.title or "(cannot be read)",
-            "origin": entry.origin + (", hides the shipped one" if entry.shadows else ""),
-        }
-        for entry in catalogue.list_entries(kind)
-    ]
+    entries = []
+    for found in catalogue.list_entries(kind):
+        origin = f"{found.origin}, hides the shipped one" if found.shadows else found.origin
+        about = found.title or "(cannot be read)"
+        entries.append({"name": found.name, "about": about, "origin": origin})
+    return entries
 
 
-def _variants() -> list[dict[str, Any]]:
-    """The shipped variants of every axis with the first sentence about each."""
-    import re
-    from inspect import getdoc
+def list_studies(runs: Path) -> list[Entry]:
+    """Return the studies of the runs folder."""
+    from andrea.cli.stores import open_store
+    from andrea.store.studies import studies
 
+    entries = []
+    for study in studies(open_store(runs)):
+        kind = str(study.load_info().kind)
+        entries.append({"name": study.path.name, "about": kind, "origin": str(study.path)})
+    return entries
+
+
+def list_variants() -> list[Entry]:
+    """Return the shipped variants of every axis with the first sentence about each."""
     from andrea.model.registry import VARIANTS, variant
 
-    return [
-        {
-            "axis": axis,
-            "name": name,
-            "about": re.split(
-                r"\.(?:\s+(?=[A-Z])|$)", " ".join((getdoc(variant(axis, name)) or "").split())
-            )[0],
-            "origin": "shipped",
-        }
-        for axis, names in VARIANTS.items()
-        for name in names
-    ]
+    entries = []
+    for axis, names in VARIANTS.items():
+        for name in names:
+            text = " ".join((getdoc(variant(axis, name)) or "").split())
+            # A point ends the sentence where a capital or nothing follows: not the one in `0.1`.
+            about = re.split(r"\.(?:\s+(?=[A-Z])|$)", text)[0]
+            entries.append({"axis": axis, "name": name, "about": about, "origin": "shipped"})
+    return entries
 
 
-def _presets() -> list[str]:
+def list_presets() -> list[Entry]:
+    """Return the presets with their shapes and sizes."""
+    from andrea.cli.commands.model import parse_model
     from andrea.model.presets import PRESETS
-
-    return list(PRESETS)
-
-
-def _preset(name: str) -> dict[str, Any]:
-    from andrea.cli.commands.model import configured
     from andrea.model.summary import describe
     from andrea.text.numbers import big
 
-    config = configured(name, [])
-    shape = (
-        f"{config.n_layer} blocks, d {config.d_model}, {config.n_head} heads, T {config.context}"
-    )
-    # A billion parameters is B in this field, a billion operations G.
-    total = big(describe(config).parameters.total).replace("G", "B")
-    return {"name": name, "about": f"{shape}: {total} parameters", "origin": "shipped"}
+    entries = []
+    for name in PRESETS:
+        cfg = parse_model(name, [])
+        shape = f"{cfg.n_layer} blocks, d {cfg.d_model}, {cfg.n_head} heads, T {cfg.context}"
+        # A billion parameters is B in this field, a billion operations G.
+        total = big(describe(cfg).parameters.total).replace("G", "B")
+        about = f"{shape}: {total} parameters"
+        entries.append({"name": name, "about": about, "origin": "shipped"})
+    return entries

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -80,10 +80,10 @@ def show(
     from andrea.model.summary import describe
 
     load_variants(variants)
-    cfg = configured(preset, settings or [])
-    sound({preset: cfg}, variants)
+    cfg = parse_model(preset, settings or [])
+    rehearse_variants({preset: cfg}, variants)
     summary = describe(cfg, batch, preset, optimizer)
-    print_json(summary.to_json()) if as_json else typer.echo(as_text(summary))
+    print_json(summary.to_json()) if as_json else typer.echo(summary_as_text(summary))
 
 
 @app.command("compare", epilog=COMPARE)
@@ -117,46 +117,49 @@ def compare(
     load_variants(variants)
     if twice := [model for model in dict.fromkeys(models) if models.count(model) > 1]:
         raise UserError(f"{', '.join(twice)}: named twice; name each model once")
-    cfgs = {model: configured(model, settings or []) for model in models}
-    sound(cfgs, variants)
+    cfgs = {model: parse_model(model, settings or []) for model in models}
+    rehearse_variants(cfgs, variants)
     compared = compare_models(cfgs)
     matched = match_models(cfgs, match, by or "mlp_width") if match else []
     entries = {
-        model.name: entry(model.name, settings or [], model.fitted.setting, model.fitted.became)
+        model.name: entry_to_copy(
+            model.name, settings or [], model.fitted.setting, model.fitted.became
+        )
         for model in matched
         if model.fitted and model.fitted.became != model.fitted.was
     }
     if as_json:
-        print_json(comparison_json(compared, matched, entries))
+        print_json(comparison_as_json(compared, matched, entries))
         return
-    parts = [comparison(compared)]
+    parts = [comparison_as_text(compared)]
     if match:
-        parts.append(matches(matched, entries, models[0], match))
+        parts.append(matches_as_text(matched, entries, models[0], match))
     typer.echo("\n\n".join(parts))
 
 
-def comparison_json(
+def comparison_as_json(
     compared: "Sequence[ComparedModel]",
     matched: "Sequence[MatchedModel]",
     entries: Mapping[str, str],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return one object per model; with `--match` each says what it would be solved for, the first
     null.
     """
     rows = [model.to_json() for model in compared]
     if matched:
-        solved: dict[str, dict[str, Any]] = {}
+        solved: dict[str, dict[str, object]] = {}
         for model in matched:
             copied = {"entry": entries[model.name]} if model.name in entries else {}
             solved[model.name] = model.to_json() | copied
         for row in rows:
-            row["match"] = solved.get(row["name"])
+            row["match"] = solved.get(str(row["name"]))
     return rows
 
 
-def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
-    """The model of a preset, or of `PRESET:FIELD=VALUE,…`, under overrides of `model.…`; its own
-    settings come last.
+def parse_model(model: str, settings: Sequence[str]) -> "ModelConfig":
+    """Return the model of a preset, or of `PRESET:FIELD=VALUE,…`, under overrides of `model.…`.
+
+    The model's own settings, after the colon, come last.
 
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
@@ -168,13 +171,13 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     if not colon:
         return build_run_config(preset, settings, preset_option="").model
     parts = [part.strip() for part in own.split(",")]
-    given = [part.partition("=")[0].strip().removeprefix("model.") for part in parts]
-    if not all("=" in part for part in parts) or not all(name.isidentifier() for name in given):
+    fields = [part.partition("=")[0].strip().removeprefix("model.") for part in parts]
+    if not all("=" in part for part in parts) or not all(map(str.isidentifier, fields)):
         raise UserError(
             f"{model!r} is not {FORM} with fields of the model, as in "
             "gpt2:activation=swiglu,mlp_ratio=8/3"
         )
-    if twice := [name for name in dict.fromkeys(given) if given.count(name) > 1]:
+    if twice := [name for name in dict.fromkeys(fields) if fields.count(name) > 1]:
         raise UserError(f"{model}: {', '.join(twice)} is given twice")
     overrides = [f"model.{part.removeprefix('model.')}" for part in parts]
     config = build_run_config(
@@ -183,25 +186,25 @@ def configured(model: str, settings: Sequence[str]) -> "ModelConfig":
     return config.model
 
 
-def entry(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:
-    """The model as it is named with the solved setting in it; a width takes the place of what it
-    would follow from.
+def entry_to_copy(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:
+    """Return the name of the model with the solved setting in it.
+
+    A width takes the place of the setting that it would follow from.
     """
     from andrea.model.size_matching import changed_settings
 
     preset, _, own = model.partition(":")
-    changed, before = changed_settings(by, value), configured(preset, settings)
+    changed, before = changed_settings(by, value), parse_model(preset, settings)
     parts = [part.strip().removeprefix("model.") for part in own.split(",") if part]
-    kept = [part for part in parts if part.partition("=")[0].strip() not in changed]
-    added = [
-        f"{name}={set_to:g}" if isinstance(set_to, float) else f"{name}={set_to}"
-        for name, set_to in changed.items()
-        if getattr(before, name) != set_to
-    ]
-    return f"{preset}:{','.join([*kept, *added])}"
+    settings_of_name = [part for part in parts if part.partition("=")[0].strip() not in changed]
+    for name, new in changed.items():
+        if getattr(before, name) != new:
+            text = f"{new:g}" if isinstance(new, float) else str(new)
+            settings_of_name.append(f"{name}={text}")
+    return f"{preset}:{','.join(settings_of_name)}"
 
 
-def sound(asked: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
+def rehearse_variants(cfgs: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
     """Try a user's own variants in one block of every model.
 
     Raises:
@@ -211,12 +214,12 @@ def sound(asked: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
         return
     from andrea.training.rehearsal import rehearse
 
-    for name, cfg in asked.items():
+    for name, cfg in cfgs.items():
         rehearse(cfg.model_copy(update={"n_layer": 1}), name)
 
 
-def as_text(summary: "ModelSummary") -> str:
-    """The tables of `andrea model show`: the tree of parts, then costs, then notes."""
+def summary_as_text(summary: "ModelSummary") -> str:
+    """Return the tables of `andrea model show`: the tree of parts, then costs, then notes."""
     from andrea.cli.show.output import size, table
     from andrea.text.numbers import big
 
@@ -247,8 +250,8 @@ def as_text(summary: "ModelSummary") -> str:
     return "\n\n".join(parts)
 
 
-def comparison(models: "Sequence[ComparedModel]") -> str:
-    """Models as columns, parameters and FLOPs (forward and backward) as rows."""
+def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
+    """Return models as columns, parameters and FLOPs (forward and backward) as rows."""
     from andrea.cli.show.output import table
     from andrea.text.numbers import big
 
@@ -261,8 +264,16 @@ def comparison(models: "Sequence[ComparedModel]") -> str:
         ["total", *(f"{model.parameters.total:,}" for model in models)],
         ["non embedding", *(f"{model.parameters.non_embedding:,}" for model in models)],
         ["training FLOPs per token", *(big(model.flops_per_token) for model in models)],
-        ["parameters against the first", "", *(against(model.difference) for model in others)],
-        ["FLOPs against the first", "", *(against(model.flops_difference) for model in others)],
+        [
+            "parameters against the first",
+            "",
+            *(difference_to_first(model.difference) for model in others),
+        ],
+        [
+            "FLOPs against the first",
+            "",
+            *(difference_to_first(model.flops_difference) for model in others),
+        ],
     ]
     names = ("", *(model.name for model in models))
     text = table(lines, names, right=range(1, len(models) + 1))
@@ -270,13 +281,13 @@ def comparison(models: "Sequence[ComparedModel]") -> str:
     return "\n\n".join([text, *notes])
 
 
-def matches(
+def matches_as_text(
     matched: "Sequence[MatchedModel]",
     entries: Mapping[str, str],
     first: str,
     on: Literal["params", "flops"],
 ) -> str:
-    """What the later models would be solved for, and how near that comes."""
+    """Return the value that each later model would be solved for, and how near that comes."""
     from andrea.cli.show.output import table
     from andrea.model.size_matching import UNITS
     from andrea.text.numbers import relative
@@ -299,8 +310,8 @@ def matches(
     return f"{text}\nto copy: {' '.join(entries.values())}" if entries else text
 
 
-def against(per_cent: float) -> str:
-    """A difference to the first: in per cent, or as a factor where it is large."""
+def difference_to_first(per_cent: float) -> str:
+    """Return a difference to the first: in per cent, or as a factor where it is large."""
     from andrea.text.numbers import relative
 
     factor = 1 + per_cent / 100

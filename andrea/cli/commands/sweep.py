@@ -1,31 +1,10 @@
 """`andrea sweep`: an Optuna sweep of one config."""
 
-from andrea.cli.options import (
-    DEFAULT_RUNS,
-    Debug,
-    Device,
-    DryRun,
-    ExecutorName,
-    Json,
-    Preset,
-    Runs,
-    Seeds,
-    Settings,
-    Slots,
-    StudyName,
-    SweepName,
-    Tokens,
-    Trials,
-    Wandb,
-    WandbEntity,
-    WandbProject,
-    WandbTags,
-    examples,
-)
+from andrea.cli import options as opt
 from andrea.cli.study_command import StudyOptions, run_study_command
 from andrea.cli.wandb_mirror import MirrorOptions
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "andrea sweep lr                                  learning rate of the tiny preset",
     "andrea sweep lr-wd --trials 40 --slots 4",
     "andrea sweep lr --set model.norm_placement=post --dry-run",
@@ -34,24 +13,24 @@ EXAMPLES = examples(
 
 
 def sweep(
-    name: SweepName,
-    preset: Preset = None,
-    settings: Settings = None,
-    tokens: Tokens = None,
-    trials: Trials = None,
-    seeds: Seeds = None,
-    study: StudyName = None,
-    slots: Slots = None,
-    executor: ExecutorName = "local",
-    device: Device = "auto",
-    wandb: Wandb = None,
-    project: WandbProject = None,
-    entity: WandbEntity = None,
-    tags: WandbTags = None,
-    runs: Runs = DEFAULT_RUNS,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    name: opt.SweepName,
+    preset: opt.Preset = None,
+    settings: opt.Settings = None,
+    tokens: opt.Tokens = None,
+    trials: opt.Trials = None,
+    seeds: opt.Seeds = None,
+    study: opt.StudyName = None,
+    slots: opt.Slots = None,
+    executor: opt.ExecutorName = "local",
+    device: opt.Device = "auto",
+    wandb: opt.Wandb = None,
+    project: opt.WandbProject = None,
+    entity: opt.WandbEntity = None,
+    tags: opt.WandbTags = None,
+    runs: opt.Runs = opt.DEFAULT_RUNS,
+    dry_run: opt.DryRun = False,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Search the hyper-parameters of one config with Optuna; prints the trials and the best
     config.

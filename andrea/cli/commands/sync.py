@@ -1,8 +1,9 @@
 """`andrea sync`: mirrors a study to Weights & Biases from the store."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,6 +21,7 @@ from andrea.cli.options import (
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
+    from andrea.records.base import Settings
     from andrea.store.runs import RunStore
     from andrea.tracking.subject import Destination, Subject
 
@@ -70,58 +72,55 @@ def sync(
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
     from andrea.cli.show.output import print_json
     from andrea.tracking.destination import resolve_destination, resolve_mode
-    from andrea.tracking.mirror import sync as mirrored
+    from andrea.tracking.mirror import sync as write_to_wandb
     from andrea.tracking.subject import missing_key
 
     if online and wandb == "offline":
         raise UserError("--online and --wandb offline say different things; give one of them")
     mode = resolve_mode("online" if online else wandb)
-    store, subject = _found(runs, study)
+    store, subject = find_subject(runs, study)
     if mode == "off":
         raise UserError("WANDB_MODE turns W&B off; give --online, or unset WANDB_MODE")
-    to = resolve_destination(mode, project, entity, tags, subject)
+    destination = resolve_destination(mode, project, entity, tags, subject)
     if dry_run:
         if trouble := missing_key(mode):
             print(f"note: {trouble}", file=sys.stderr)
-        answer = _planned(store, subject, to, checkpoint)
-        print_json(answer) if as_json else typer.echo(_as_text(answer))
+        plan = plan_sync(store, subject, destination, checkpoint)
+        print_json(plan.to_json()) if as_json else typer.echo(plan_as_text(plan))
         return
-    _with_report(store, subject)
-    written = mirrored(
+    write_missing_report(store, subject)
+    written = write_to_wandb(
         subject,
         store,
-        to,
+        destination,
         lambda line: print(line, file=sys.stderr, flush=True),
         checkpoint=checkpoint,
     )
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
-        typer.echo(f"{_done(store, subject, written)} ({mode})")
+        typer.echo(f"{written_in_words(store, subject, written)} ({mode})")
 
 
-def _done(store: "RunStore", subject: "Subject", written: int) -> str:
+def written_in_words(store: "RunStore", subject: "Subject", written: int) -> str:
+    """Return what was written, and what is still to come."""
     from andrea.text.numbers import plural
     from andrea.tracking.published import left_open
 
-    open_runs, begun = (
-        sum(store.result(run["run_id"]) is None for run in subject.runs()),
-        left_open(subject, store),
-    )
-    said = [
-        f"{plural(written, 'run')} written"
-        if written
-        else "every run that has ended is mirrored already"
-    ]
-    if open_runs:
-        said.append(f"{plural(open_runs, 'run')} without a result")
+    unfinished = sum(store.result(run["run_id"]) is None for run in subject.runs())
+    begun = left_open(subject, store)
+    parts = ["every run that has ended is mirrored already"]
+    if written:
+        parts = [f"{plural(written, 'run')} written"]
+    if unfinished:
+        parts.append(f"{plural(unfinished, 'run')} without a result")
     if begun:
-        said.append(f"{plural(begun, 'run')} begun in W&B, completed by --online")
-    return "; ".join(said)
+        parts.append(f"{plural(begun, 'run')} begun in W&B, completed by --online")
+    return "; ".join(parts)
 
 
-def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
-    """The store, and the study or the run of that name.
+def find_subject(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
+    """Return the store, and the study or the run of that name.
 
     Raises:
         UserError: there is neither.
@@ -130,7 +129,8 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     from andrea.tracking.subject import SingleRun
 
     store = open_store(runs)
-    if len(name) >= 6 and not set(name) - set("0123456789abcdef"):
+    is_hexadecimal = set(name) <= set("0123456789abcdef")
+    if len(name) >= 6 and is_hexadecimal:
         ids = store.beginning(name)
         if len(ids) > 1:
             raise UserError(
@@ -141,62 +141,79 @@ def _found(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     return open_study(runs, name)
 
 
-def _with_report(store: "RunStore", subject: "Subject") -> None:
-    """A study that was judged gets its report before it is attached, where it has none yet."""
+def write_missing_report(store: "RunStore", subject: "Subject") -> None:
+    """Write the report of a study that was judged and has none, so that it can be attached."""
     from andrea.cli.show.results import write_report
     from andrea.store.studies import StudyFolder
     from andrea.tracking.study_run import is_judged
 
-    if (
-        isinstance(subject, StudyFolder)
-        and is_judged(subject)
-        and not (subject.path / "report").is_dir()
-    ):
+    if not isinstance(subject, StudyFolder) or (subject.path / "report").is_dir():
+        return
+    if is_judged(subject):
         write_report(subject, store)
 
 
-def _planned(
-    store: "RunStore", subject: "Subject", to: "Destination", checkpoint: bool
-) -> dict[str, Any]:
-    """What a sync would write, as JSON."""
+@dataclass(frozen=True)
+class SyncPlan:
+    """What a sync would write."""
+
+    study: str
+    destination: "Destination"
+    runs: list[str]
+    """Ids in W&B."""
+    workspace: "Settings | None"
+    """The dashboard as it would be saved; None for a single run."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        values: dict[str, object] = {
+            "study": self.study,
+            "mode": self.destination.mode,
+            "project": self.destination.project,
+            "entity": self.destination.entity,
+            "runs": self.runs,
+        }
+        if self.workspace is not None:
+            values["workspace"] = self.workspace
+        return values
+
+
+def plan_sync(
+    store: "RunStore", subject: "Subject", destination: "Destination", checkpoint: bool
+) -> SyncPlan:
+    """Return what a sync would write."""
     from andrea.store.studies import StudyFolder
+    from andrea.tracking.dashboards import as_json
     from andrea.tracking.published import pending
     from andrea.tracking.study_run import pending_study
     from andrea.tracking.subject import wandb_id
 
-    waiting = [wandb_id(subject, run["run_id"]) for run in pending(subject, store, to, failed=True)]
-    if isinstance(subject, StudyFolder) and (
-        own := pending_study(subject, store, to, checkpoint=checkpoint)
-    ):
-        waiting.append(own.id)
-    answer: dict[str, Any] = {
-        "study": subject.path.name,
-        "mode": to.mode,
-        "project": to.project,
-        "entity": to.entity,
-        "runs": waiting,
-    }
-    if isinstance(subject, StudyFolder):
-        from andrea.tracking.dashboards import as_json
-
-        answer["workspace"] = as_json(subject, to)
-    return answer
+    runs = [
+        wandb_id(subject, run["run_id"])
+        for run in pending(subject, store, destination, failed=True)
+    ]
+    name = subject.path.name
+    if not isinstance(subject, StudyFolder):
+        return SyncPlan(name, destination, runs, None)
+    if own_run := pending_study(subject, store, destination, checkpoint=checkpoint):
+        runs.append(own_run.id)
+    return SyncPlan(name, destination, runs, as_json(subject, destination))
 
 
-def _as_text(answer: dict[str, Any]) -> str:
+def plan_as_text(plan: SyncPlan) -> str:
+    """Return the number of runs, the project, the panels of the dashboard, and the runs."""
     from andrea.text.numbers import plural
     from andrea.tracking.subject import server
 
-    written, online = plural(len(answer["runs"]), "run"), answer["mode"] == "online"
-    project = "/".join(filter(None, [answer["entity"], answer["project"]]))
-    lines = [
-        f"{written} would be written ({answer['mode']}) to project {project}"
-        + f" at {server()}" * online
-    ]
-    if "workspace" in answer and online:
-        sections = answer["workspace"]["spec"]["section"]["panelBankConfig"]["sections"]
-        told = ", ".join(
+    destination = plan.destination
+    online = destination.mode == "online"
+    project = "/".join(filter(None, [destination.entity, destination.project]))
+    head = f"{plural(len(plan.runs), 'run')} would be written ({destination.mode}) to project {project}"
+    lines = [f"{head} at {server()}" if online else head]
+    if plan.workspace is not None and online:
+        sections = plan.workspace["spec"]["section"]["panelBankConfig"]["sections"]
+        panels = ", ".join(
             f"{section['name']} ({plural(len(section['panels']), 'panel')})" for section in sections
         )
-        lines.append(f"dashboard {answer['workspace']['displayName']}: {told}")
-    return "\n".join([*lines, *answer["runs"]])
+        lines.append(f"dashboard {plan.workspace['displayName']}: {panels}")
+    return "\n".join([*lines, *plan.runs])

@@ -11,8 +11,9 @@ from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Preset, Runs, Settings
 from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from andrea.analysis.trace.sentences import Traced
     from andrea.data.tokenizers import Tokenizer
     from andrea.model.gpt import GPT
 
@@ -25,11 +26,13 @@ EXAMPLES = examples(
 )
 BYTES = 256
 """Vocabulary of the byte tokenizer."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LISTED = 40
 """Tokens that a message lists."""
 LABEL = 16
 """Characters of a token in a column."""
-GUESSES = 3  # per depth of the lens, where nothing is said
+GUESSES = 3
+"""Guesses per depth of the lens, where `--top` is not given."""
 WIDTH = 100
 """Characters of a line of prose."""
 
@@ -111,22 +114,25 @@ def trace(
         )
     with stdout_kept_for_json(as_json):
         load_variants(variants)
-        subject = (
-            trained(run, runs) if run is not None else fresh(preset, settings or [], seed, variants)
-        )
-        traced = follow(subject, text, token, top or GUESSES, lens)
+        if run is not None:
+            subject = load_subject(run, runs)
+        else:
+            subject = build_subject(preset, settings or [], seed, variants)
+        traced = trace_token(subject, text, token, top or GUESSES)
+        if not lens:
+            traced["lens"] = []
         if html is not None:
             save_text(html, page(traced), "--html")
     if as_json:
-        print_json(traced | ({"html": str(html)} if html is not None else {}))
+        print_json(traced if html is None else traced | {"html": str(html)})
     else:
-        typer.echo(as_text(traced) + (f"\n\n{html}" if html is not None else ""))
+        typer.echo(trace_as_text(traced) + (f"\n\n{html}" if html is not None else ""))
 
 
-def fresh(
+def build_subject(
     preset: str | None, settings: "Sequence[str]", seed: int | None, variants: Path | None
 ) -> Subject:
-    """A model with initial weights, over bytes.
+    """Build a model with initial weights, over bytes.
 
     Raises:
         UserError: the settings are at fault, or the variants that they name.
@@ -158,8 +164,8 @@ def fresh(
     return Subject(model, ByteTokenizer(), about)
 
 
-def trained(run: str, runs: Path) -> Subject:
-    """The model of a finished run, with its tokenizer; or that of a folder.
+def load_subject(run: str, runs: Path) -> Subject:
+    """Load the model of a finished run, with its tokenizer; or that of a folder.
 
     Raises:
         UserError: there is none, or it is damaged, or its tokenizer is gone.
@@ -169,12 +175,13 @@ def trained(run: str, runs: Path) -> Subject:
     from andrea.training.load import find_run, load_run_model
 
     folder = Path(run)
-    there = bool(run) and folder.is_dir()
-    if there and not (folder / "checkpoint").is_file():
-        return kept(folder)
-    # `andrea train` prints the folder of a run.
-    store = open_store(folder.resolve().parents[2]) if there else open_store(runs)
-    run_id = find_run(store, folder.resolve().name if there else run)
+    if run and folder.is_dir():
+        if not (folder / "checkpoint").is_file():
+            return load_model_folder(folder)
+        # It is the folder of a run, as `andrea train` prints it.
+        runs, run = folder.resolve().parents[2], folder.resolve().name
+    store = open_store(runs)
+    run_id = find_run(store, run)
     model, config, data = load_run_model(store, run_id)
     try:
         tokenizer = load_tokenizer(open_prepared(data))
@@ -183,17 +190,16 @@ def trained(run: str, runs: Path) -> Subject:
         raise UserError(
             f"run {run_id[:12]}: its tokenizer is missing in {data}; `{again}` makes it again"
         ) from error
-    loss = (store.result(run_id) or {}).get("loss")
-    return Subject(
-        model,
-        tokenizer,
-        {"name": f"run {run_id[:12]}", "fresh": False, "run": run_id, "loss": loss},
-    )
+    result = store.load_result(run_id)
+    loss = result.loss if result else None
+    about = {"name": f"run {run_id[:12]}", "fresh": False, "run": run_id, "loss": loss}
+    return Subject(model, tokenizer, about)
 
 
-def kept(folder: Path) -> Subject:
-    """The model of a folder, with the `tokenizer.json` in it; without one, of bytes where there are
-    so many tokens.
+def load_model_folder(folder: Path) -> Subject:
+    """Load the model of a folder, with the `tokenizer.json` in it.
+
+    A model of 256 tokens that has none reads bytes.
 
     Raises:
         UserError: the folder holds no model of andrea's, or no tokenizer.
@@ -218,8 +224,8 @@ def kept(folder: Path) -> Subject:
     return Subject(model, tokenizer, {"name": str(folder), "fresh": False})
 
 
-def follow(subject: Subject, text: str, token: int, top: int, lens: bool) -> dict[str, Any]:
-    """The trace as plain data, tokens with their texts.
+def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[str, Any]:
+    """Return the trace as plain data, tokens with their texts; it is what `--json` prints.
 
     Raises:
         UserError: no such token, or a text that the tokenizer cannot read.
@@ -227,39 +233,34 @@ def follow(subject: Subject, text: str, token: int, top: int, lens: bool) -> dic
     import torch
 
     from andrea.analysis.trace.sentences import sentence
-    from andrea.model.trace import trace as traced
+    from andrea.model.trace import trace as trace_model
 
     model = subject.model
-    ids, notes = encoded(subject, text)
-    labels = [{"id": i, "text": label(subject.tokenizer, i)} for i in ids]
-    found = asdict(traced(model, torch.tensor(ids), position(token, labels), top))
-    if not math.isfinite(found["stream"]):
+    ids, notes = encode_text(subject, text)
+    tokens = [{"id": i, "text": decode_token(subject.tokenizer, i)} for i in ids]
+    position = find_position(token, tokens)
+    values = asdict(trace_model(model, torch.tensor(ids), position, guesses))
+    if not math.isfinite(values["stream"]):
         raise UserError(
             f"{subject.about['name']}: the stream holds numbers that are not finite: it cannot be "
             "followed"
         )
-    for row in found["lens"]:
-        for guess in row["guesses"]:
-            guess["text"] = label(subject.tokenizer, guess["token"])
-    count = sum(parameter.numel() for parameter in model.parameters())
-    told: dict[str, Any] = {
-        "model": {
-            **subject.about,
-            "parameters": count,
-            "config": model.config.model_dump(mode="json"),
-        },
-        "text": text,
-        "tokens": labels,
-        **found,
-        "prediction": found["lens"][-1],
-        "lens": found["lens"] if lens else [],
-        "notes": notes,
+    for depth in values["lens"]:
+        for guess in depth["guesses"]:
+            guess["text"] = decode_token(subject.tokenizer, guess["token"])
+    about = {
+        **subject.about,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "config": model.config.model_dump(mode="json"),
     }
-    return {**told, "summary": sentence(told)}
+    traced: dict[str, Any] = {"model": about, "text": text, "tokens": tokens, **values}
+    traced |= {"prediction": values["lens"][-1], "notes": notes}
+    traced["summary"] = sentence(traced)
+    return traced
 
 
-def encoded(subject: Subject, text: str) -> tuple[list[int], list[str]]:
-    """The tokens that fit into the context, and what to say about the rest.
+def encode_text(subject: Subject, text: str) -> tuple[list[int], list[str]]:
+    """Return the tokens that fit into the context, and notes about the rest.
 
     Raises:
         UserError: there is no text, or it cannot be tokenized.
@@ -270,21 +271,20 @@ def encoded(subject: Subject, text: str) -> tuple[list[int], list[str]]:
         raise UserError("the text is not valid UTF-8") from None
     if not ids:
         raise UserError("the text is empty: give at least one character")
-    known, context = subject.model.config.vocab_size or 0, subject.model.config.context
-    if max(ids) >= known:
+    vocab_size, context = subject.model.config.vocab_size or 0, subject.model.config.context
+    if max(ids) >= vocab_size:
         raise UserError(
-            f"the tokenizer makes token {max(ids)}, the model knows {known}: they do not belong "
-            "together"
+            f"the tokenizer makes token {max(ids)}, the model knows {vocab_size}: they do not "
+            "belong together"
         )
     if len(ids) <= context:
         return ids, []
-    return ids[:context], [
-        f"Of the text's {len(ids):,} tokens the first {context:,} fit into the context."
-    ]
+    note = f"Of the text's {len(ids):,} tokens the first {context:,} fit into the context."
+    return ids[:context], [note]
 
 
-def position(token: int, labels: list[dict[str, Any]]) -> int:
-    """The place of a token that may be counted from the end.
+def find_position(token: int, tokens: "Sequence[Mapping[str, object]]") -> int:
+    """Return the position of a token that may be counted from the end.
 
     Raises:
         UserError: there is no such token; all of them are listed.
@@ -292,128 +292,131 @@ def position(token: int, labels: list[dict[str, Any]]) -> int:
     from andrea.analysis.trace.sentences import quoted
     from andrea.text.numbers import plural
 
-    if -len(labels) <= token < len(labels):
-        return token % len(labels)
-    listed = ", ".join(f"{i} {quoted(one)}" for i, one in enumerate(labels[:LISTED]))
-    more = f" … {len(labels) - 1} {quoted(labels[-1])}" if len(labels) > LISTED else ""
-    raise UserError(f"--token {token}: the text has {plural(len(labels), 'token')}: {listed}{more}")
+    count = len(tokens)
+    if -count <= token < count:
+        return token % count
+    listed = ", ".join(f"{i} {quoted(label)}" for i, label in enumerate(tokens[:LISTED]))
+    if count > LISTED:
+        listed += f" … {count - 1} {quoted(tokens[-1])}"
+    raise UserError(f"--token {token}: the text has {plural(count, 'token')}: {listed}")
 
 
-def label(tokenizer: "Tokenizer", token: int) -> str | None:
-    """The text of one token; None where it is a part of a character, or the tokenizer does not know
-    it.
+def decode_token(tokenizer: "Tokenizer", token: int) -> str | None:
+    """Return the text of one token; None where it is a part of a character, or the tokenizer does
+    not know it.
     """
-    text = (
-        tokenizer.decode([token]) if token < tokenizer.vocab_size else "\N{REPLACEMENT CHARACTER}"
-    )
-    return None if "\N{REPLACEMENT CHARACTER}" in text or not text else text
+    if token >= tokenizer.vocab_size:
+        return None
+    text = tokenizer.decode([token])
+    return text if text and REPLACEMENT not in text else None
 
 
-def as_text(traced: dict[str, Any]) -> str:
-    """What the command prints."""
+def trace_as_text(traced: "Traced") -> str:
+    """Return what the command prints."""
     import textwrap
 
     from andrea.analysis.trace.sentences import legend, notes
 
     below = textwrap.fill(legend(traced), WIDTH)
-    parts = [heading(traced), f"{steps(traced)}\n{below}", ending(traced)]
-    parts += [lens_table(traced)] if traced["lens"] else []
-    parts += ["\n".join(notes(traced))] if notes(traced) else []
+    parts = [heading(traced), f"{steps_table(traced)}\n{below}", prediction_line(traced)]
+    if traced["lens"]:
+        parts.append(lens_table(traced))
+    if remarks := notes(traced):
+        parts.append("\n".join(remarks))
     return "\n\n".join([*parts, textwrap.fill(traced["summary"], WIDTH)])
 
 
-def heading(traced: dict[str, Any]) -> str:
-    """Model, token, and what the embedding makes of it."""
+def heading(traced: "Traced") -> str:
+    """Return the model, the token, and what the embedding makes of it."""
     from andrea.analysis.trace.sentences import place, quoted
     from andrea.text.numbers import number, short
 
-    model, start, at = traced["model"], traced["start"], traced["position"]
+    model, start, position = traced["model"], traced["start"], traced["position"]
+    config, tokens = model["config"], traced["tokens"]
     loss = f", loss {number(model['loss'])}" if model.get("loss") is not None else ""
-    before = "".join(one["text"] or "\N{REPLACEMENT CHARACTER}" for one in traced["tokens"][:at])[
-        -40:
-    ]
+    before = "".join(token["text"] or REPLACEMENT for token in tokens[:position])[-40:]
     after = f" after {quoted({'id': 0, 'text': before})}" if before else ""
-    summed = f"token table {short(start['token'])}"
-    summed += f" + position {short(start['position'])}" if start["position"] is not None else ""
-    summed += ", normalized" if model["config"]["embedding_norm"] else ""
+    embedding = f"token table {short(start['token'])}"
+    if start["position"] is not None:
+        embedding += f" + position {short(start['position'])}"
+    if config["embedding_norm"]:
+        embedding += ", normalized"
     return "\n".join(
         [
             f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
-            f"{model['config']['norm_placement']}, residual {model['config']['residual']}",
-            f"token {place(traced)}: {quoted(traced['tokens'][at])}{after}",
-            f"embedding: {summed} → stream {short(start['after'])}",
+            f"{config['norm_placement']}, residual {config['residual']}",
+            f"token {place(traced)}: {quoted(tokens[position])}{after}",
+            f"embedding: {embedding} → stream {short(start['after'])}",
         ]
     )
 
 
-def steps(traced: dict[str, Any]) -> str:
-    """A line per sublayer."""
+def steps_table(traced: "Traced") -> str:
+    """Return a line per sublayer."""
     from andrea.analysis.trace.sentences import cosine, moves, name, part, relative
     from andrea.cli.show.output import table
     from andrea.text.numbers import short
 
-    moved, plain = moves(traced), traced["model"]["config"]["residual"] == "off"
-    header = [
-        "",
-        "stream",
-        "reads",
-        "adds",
-        "of stream",
-        "cosine",
-        *([moved] if moved else []),
-        "after",
-    ]
-    header += [] if plain else ["of the way"]
-    rows = [
-        [
+    moved = moves(traced)
+    has_residuals = traced["model"]["config"]["residual"] != "off"
+    header = ["", "stream", "reads", "adds", "of stream", "cosine"]
+    header += [moved, "after"] if moved else ["after"]
+    if has_residuals:
+        header.append("of the way")
+    rows = []
+    for step in traced["steps"]:
+        row = [
             name(step),
             short(step["source"]),
             short(step["read"]),
             short(step["added"]),
             part(relative(step)),
             cosine(step["cosine"]),
-            *([short(step["moved"])] if moved else []),
-            short(step["after"]),
-            *([] if plain else [part(step["share"])]),
         ]
-        for step in traced["steps"]
-    ]
+        if moved:
+            row.append(short(step["moved"]))
+        row.append(short(step["after"]))
+        if has_residuals:
+            row.append(part(step["share"]))
+        rows.append(row)
     return table(rows, header, right=range(1, len(header)))
 
 
-def ending(traced: dict[str, Any]) -> str:
-    """What the head reads, what it predicts, and what really follows."""
+def prediction_line(traced: "Traced") -> str:
+    """Return what the head reads, what it predicts, and what really follows."""
     from andrea.analysis.trace.sentences import part, quoted
     from andrea.text.numbers import count, short
 
-    last, guess = traced["prediction"], traced["prediction"]["guesses"][0]
+    last = traced["prediction"]
+    guess = last["guesses"][0]
     normed = f", normalized {short(traced['normed'])}" if traced["normed"] is not None else ""
-    line = f"head: stream {short(traced['stream'])}{normed} → {quoted({'id': guess['token'], **guess})}"
-    line += f" with {part(guess['probability'])}"
+    best = f"{quoted({'id': guess['token'], **guess})} with {part(guess['probability'])}"
+    line = f"head: stream {short(traced['stream'])}{normed} → {best}"
     if traced["target"] is None:
         return line
-    follows = quoted(traced["tokens"][traced["position"] + 1])
-    return f"{line}; the text goes on with {follows}, rank {count(last['rank'])}, {part(last['probability'])}"
+    target = quoted(traced["tokens"][traced["position"] + 1])
+    rank, probability = count(last["rank"]), part(last["probability"])
+    return f"{line}; the text goes on with {target}, rank {rank}, {probability}"
 
 
-def lens_table(traced: dict[str, Any]) -> str:
-    """The likeliest tokens at every depth."""
+def lens_table(traced: "Traced") -> str:
+    """Return the likeliest tokens at every depth."""
     from andrea.analysis.trace.sentences import depth, part, quoted
     from andrea.cli.show.output import table
     from andrea.text.numbers import count
 
-    guesses = len(traced["lens"][0]["guesses"])
     rows = []
     for row in traced["lens"]:
         cells = [depth(row["block"])]
         for guess in row["guesses"]:
-            told = quoted({"id": guess["token"], **guess})
-            told = told if len(told) <= LABEL else told[: LABEL - 1] + "…"
-            cells.append(f"{told} {part(guess['probability'])}")
+            label = quoted({"id": guess["token"], **guess})
+            if len(label) > LABEL:
+                label = f"{label[: LABEL - 1]}…"
+            cells.append(f"{label} {part(guess['probability'])}")
         if traced["target"] is not None:
             cells.append(f"{count(row['rank'])}, {part(row['probability'])}")
         rows.append(cells)
-    header = ["logit lens", *(f"guess {i + 1}" for i in range(guesses))]
+    header = ["logit lens", *(f"guess {i + 1}" for i in range(len(traced["lens"][0]["guesses"])))]
     if traced["target"] is not None:
         header.append(f"rank of {quoted(traced['tokens'][traced['position'] + 1])}")
     return table(rows, header)

@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from andrea.cli.options import (
-    DEFAULT_RUNS,
-    Debug,
-    Device,
-    Json,
-    Preset,
-    Runs,
-    Settings,
-    Tokens,
-    Variants,
-    Wandb,
-    WandbEntity,
-    WandbProject,
-    WandbTags,
-    examples,
-)
+from andrea.cli import options as opt
 from andrea.errors import StudyError, reason
 from andrea.verdict.seeds import tuning_seed
 
@@ -35,7 +20,7 @@ if TYPE_CHECKING:
     from andrea.store.runs import RunStore
     from andrea.tracking.mirror import Mirror
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "andrea train                                                  the tiny preset on sotu",
     "andrea train --preset tiny --set model.activation=swiglu --set train.lr=1e-3 --seed 2",
     "andrea train --variants ablations/mine.py --set model.activation=squared_relu",
@@ -53,10 +38,10 @@ Say = Callable[[str], None]
 
 
 def train(
-    preset: Preset = "tiny",
-    settings: Settings = None,
-    variants: Variants = None,
-    tokens: Tokens = None,
+    preset: opt.Preset = "tiny",
+    settings: opt.Settings = None,
+    variants: opt.Variants = None,
+    tokens: opt.Tokens = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -67,14 +52,14 @@ def train(
             "verdicts never train.",
         ),
     ] = None,
-    device: Device = "auto",
-    wandb: Wandb = None,
-    project: WandbProject = None,
-    entity: WandbEntity = None,
-    tags: WandbTags = None,
-    runs: Runs = DEFAULT_RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
+    device: opt.Device = "auto",
+    wandb: opt.Wandb = None,
+    project: opt.WandbProject = None,
+    entity: opt.WandbEntity = None,
+    tags: opt.WandbTags = None,
+    runs: opt.Runs = opt.DEFAULT_RUNS,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Train one config, or show its result when the store has it.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from andrea.cli.show.output import table
+from andrea.store.files import read_mapping
 from andrea.text.numbers import NOTHING, confirmed, count, interval, judged, percent, signed
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ def results_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, objec
         answer["best"] = best_as_json(folder, store)
         answer["trials"] = trials_as_json(folder, store)
         return answer
-    verdict, choices = folder.load_verdict(), folder.load_choices()
-    if verdict is not None:
-        answer |= verdict.to_json()
-    answer["choices"] = {arm: choice.to_json() for arm, choice in choices.items()} or None
+    # The files as they are: programs read them here and there alike.
+    answer |= read_mapping(folder.path / "verdict.json") or {}
+    answer["choices"] = read_mapping(folder.path / "choices.json")
     return answer
 
 
