@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ class Writer:
         seeds = [replication_seed(i) for i in range(protocol.seeds)]
         told = {
             "verdicts": [v.to_dict() for v in verdicts],
-            "baseline": summarise_arm(arms[0], seeds).to_dict(),
+            "baseline": asdict(summarise_arm(arms[0], seeds)),
         }
         if factors := self.asked.get("factors"):
             design = {factor: list(levels) for factor, levels in factors.items()}

@@ -2,6 +2,7 @@
 No training.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from analysis_store import TOKENS, Writer
@@ -153,7 +154,7 @@ def with_evidence(
     told = writer.folder.read("verdict.json")
     pairs = {d["seed"]: d["difference"] for d in told["verdicts"][0]["differences"]}
     half = {d["seed"]: d["difference"] for d in told["controls"]["ruler"]["differences"]}
-    saved = convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS).to_dict()
+    saved = asdict(convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS))
     told |= {
         "tokens_saved": {"post": saved},
         "confirmation": confirmation or confirmed(writer),

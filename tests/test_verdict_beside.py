@@ -67,7 +67,7 @@ def test_sensitivity_is_the_mean_excess_over_the_best_of_the_grid() -> None:
     found = measure_sensitivity(points, GRID)
     assert found.value == pytest.approx((0.1 + 0 + 3.0) / 3)
     assert (found.rates, found.losses, found.best, found.n) == (GRID, [2.6, 2.5, 5.5], 2.5, 3)
-    assert found.to_dict()["reason"] == ""
+    assert found.reason == ""
 
 
 def test_a_loss_counts_as_at_most_that_at_initialisation() -> None:
@@ -188,7 +188,7 @@ def test_documents_that_cannot_be_compared_are_refused_with_the_reason(
     found = over_documents(arm, baseline)
     assert found.interval is None
     assert words in found.reason
-    assert found.to_dict()["interval"] is None
+    assert found.interval is None
 
 
 def test_documents_that_say_the_same_have_a_point_for_an_interval() -> None:

@@ -7,8 +7,7 @@ fixed. The interval over seeds is the other half: there the seeds are random and
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +35,6 @@ class Documents:
     """
     reason: str = ""
     """Why there is no interval."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        values = asdict(self)
-        values["interval"] = list(self.interval) if self.interval else None
-        return values
 
 
 def over_documents(arm: Losses, baseline: Losses) -> Documents:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from andrea.verdict import paired
 from andrea.verdict.rates import Side
@@ -82,10 +81,6 @@ class ArmSummary:
     mean: float | None
     sd: float | None
     counts: Fates
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

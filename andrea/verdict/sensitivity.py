@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from andrea.verdict.rates import Point
 
@@ -28,10 +27,6 @@ class Sensitivity:
     n: int = 0
     """Runs: one tuning seed at every rate, hence no interval."""
     reason: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 def measure_sensitivity(points: Sequence[Point], grid: Sequence[float]) -> Sensitivity:

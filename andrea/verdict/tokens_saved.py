@@ -19,8 +19,8 @@ docs/method.md, *Tokens saved*.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -43,12 +43,6 @@ class TokensSaved:
     reason: str = ""
     tokens: int | None = None
     """Tokens at which the baseline has the arm's loss, if the budget of the study was passed."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        values = asdict(self)
-        values["interval"] = list(self.interval) if self.interval else None
-        return values
 
 
 class _Halvings(NamedTuple):

@@ -312,7 +312,7 @@ def _join(
 
 def _dtype_word(meaning: str) -> str:
     """Return str, int, float or bool: the word that a column's meaning begins with."""
-    return meaning.replace(":", " ").replace(",", " ").split()[0]
+    return meaning.replace(":", " ").replace(",", " ").replace(";", " ").split()[0]
 
 
 def _repeat_per_run(values: Sequence[Any], lengths: Sequence[int], meaning: str) -> Any:
