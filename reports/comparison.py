@@ -1,5 +1,4 @@
-"""An ablation: every arm against the baseline. Copy this file to ./reports/comparison.py and change
-it.
+"""An ablation: every arm against the baseline. Copy it to ./reports/comparison.py and change it.
 
 `build(study)` gets tidy pandas tables (`study.runs`, `study.curves`, `study.layers`,
 `study.trials`, `study.documents`, `study.verdicts`, `study.differences`; columns in

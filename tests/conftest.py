@@ -83,6 +83,14 @@ def _patient_mirrors() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_power_cut() -> Iterator[None]:
+    """Nothing waits for the disk: tests kill processes, and no kill loses what was written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _wandb_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wandb-home")
@@ -150,9 +158,11 @@ def tiny_text(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
-    """Reports without drawings and without the scripts that draw: half the time, for tests of what
-    a page says.
+    """Reports without drawings and without the scripts that draw: a third of the time, for tests of
+    what a page says. Specifications are checked by the tests that draw them.
     """
+    from altair.utils import schemapi
+
     from andrea.analysis.formats import render
 
     with pytest.MonkeyPatch.context() as patch:
@@ -162,6 +172,8 @@ def undrawn() -> Iterator[None]:
             lambda report: dict.fromkeys((f.name for f in report.figures()), "<svg ></svg>"),
         )
         patch.setattr(render, "_scripts", str)
+        patch.setattr(schemapi, "DEBUG_MODE", False)
+        patch.setattr(schemapi.SchemaBase, "validate", classmethod(lambda *_, **__: None))
         yield
 
 

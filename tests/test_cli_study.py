@@ -226,7 +226,9 @@ def test_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
     finally:
         work.kill()
     assert work.returncode == 130
-    assert said == "andrea: interrupted; the same command given again resumes\n"
+    # How far the mirror came is the machine's affair: it may say that `andrea sync` has to go on.
+    [line] = [line for line in said.splitlines() if not line.startswith("W&B mirror: ")]
+    assert line == "andrea: interrupted; the same command given again resumes"
     state = json.loads(
         CliRunner().invoke(app, ["status", "--runs", str(place / "andrea-runs"), "--json"]).stdout
     )

@@ -7,6 +7,7 @@ import io
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -201,11 +202,19 @@ def test_a_watch_that_is_ended_leaves_a_page_that_stays_as_it_is(
         "--watch",
     ]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=partial(signal.signal, ending, signal.SIG_DFL),  # also below `nohup`
     ) as watching:
-        assert watching.stdout is not None and "built in" in watching.stdout.readline()
-        page = writer.folder.path / "report" / "report.html"
-        assert 'data-refresh="' in page.read_text()[:200]
-        watching.send_signal(ending)
-        assert watching.wait(PATIENT_S) == 130
+        try:
+            assert watching.stdout is not None and "built in" in watching.stdout.readline()
+            page = writer.folder.path / "report" / "report.html"
+            assert 'data-refresh="' in page.read_text()[:200]
+            watching.send_signal(ending)
+            assert watching.wait(PATIENT_S) == 130
+        finally:
+            watching.kill()
     assert 'data-refresh="' not in page.read_text()[:200]

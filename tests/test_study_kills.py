@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import study_fakes as fakes
 from study_fakes import make_study, outcome, read_json, trainings
+from waiting import PATIENT_S, wait_until
 
 from andrea.execution.executors import InlineExecutor
 from andrea.records.extras import Extras
 from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
 from andrea.study.controller import run_study
 
 pytestmark = pytest.mark.slow
@@ -30,11 +33,11 @@ def _fake_identity(monkeypatch):
     fakes.patched(monkeypatch)
 
 
-def command(root, slots=2, seconds="0.03"):
+def command(root, slots=2, seconds="0.03", **how):
     call = [sys.executable, str(Path(fakes.__file__)), str(root), "study-0000", str(slots)]
     environment = {**os.environ, "FAKE_SECONDS": seconds}
     return subprocess.Popen(
-        call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how
     )
 
 
@@ -75,6 +78,15 @@ def test_a_controller_killed_at_random_moments_ends_with_the_same_study(tmp_path
     assert controller.returncode == 0 and kills >= 3
     assert outcome(folder) == expected
     _no_result_was_replaced(store, folder, kills)
+
+
+def test_where_ctrl_c_is_ignored_as_in_the_background_the_study_goes_on(tmp_path):
+    folder, _ = make_study(tmp_path, arms=ARMS)
+    controller = command(tmp_path, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
+    wait_until(lambda: trainings(tmp_path))
+    controller.send_signal(signal.SIGINT)
+    assert controller.wait(PATIENT_S) == 0
+    assert StudyFolder(folder.path).complete
 
 
 def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and_ends_the_same(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
 from waiting import wait_until
+from wandb_live import QUICK
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
 
 from andrea.errors import StudyError, UserError
@@ -233,8 +234,15 @@ import sys, time
 from pathlib import Path
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking import mirror as mirrors
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.subject import Destination
+
+def begin(command, popen=mirrors.subprocess.Popen, **how):
+    # A mirror that stands back behind nobody: on a busy machine it would not come far.
+    return popen([sys.executable, "-P", "-c", sys.argv[3], command[-1]], **how)
+
+mirrors.subprocess.Popen = begin
 folder = StudyFolder(Path(sys.argv[1]))
 from andrea.records.run import RunResult, RunSpec
 run = RunSpec(run_id="r", arm="pre", phase="replicate", why="replicate", seed=0)
@@ -252,7 +260,7 @@ time.sleep(600)
 def test_no_process_outlives_a_controller(store: RunStore, kill: signal.Signals) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)
-    arguments = [sys.executable, "-c", CONTROLLER, str(folder.path), str(store.root)]
+    arguments = [sys.executable, "-c", CONTROLLER, str(folder.path), str(store.root), QUICK]
     controller = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert controller.stdout is not None
     assert controller.stdout.readline() == b"told\n"

@@ -59,7 +59,7 @@ def service_of(mirror: int) -> int:
 PATIENT = """
 import sys
 import andrea.tracking.__main__ as mirror
-from andrea.tracking import priority
+from andrea.tracking import priority, writer  # with wandb: long work for who stands back
 priority.TRIES = 1000  # other sessions of this user are weighed at the same time
 mirror.main(sys.argv[1])
 """

@@ -1,4 +1,4 @@
-"""The bad ends of commands: one line on stderr and an exit status; no traceback unless `--debug`."""
+"""Errors of commands: one line on stderr and an exit status; no traceback unless `--debug`."""
 
 import contextlib
 import os
@@ -55,7 +55,7 @@ def mend_streams() -> None:
 
 
 def redirect_to_devnull(stream: IO[str]) -> None:
-    """Let what can no longer be written go nowhere, so that Python does not try again at its end."""
+    """Drop what can no longer be written, so that Python does not try again at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

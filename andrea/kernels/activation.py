@@ -165,7 +165,7 @@ def _empty_output(inputs: Inputs) -> Tensor:
 
 def _run_forward(inputs: Inputs) -> Tensor:
     x = inputs.matrices[0]
-    if any(other.shape != x.shape or other.dtype != x.dtype for other in inputs.matrices):
+    if any(matrix.shape != x.shape or matrix.dtype != x.dtype for matrix in inputs.matrices):
         raise ValueError("gate and up must be alike in shape and type")
     out = _empty_output(inputs)
     shape = _activation_shape(inputs)
@@ -217,6 +217,7 @@ def _run_backward(inputs: BackwardInputs) -> tuple[Tensor, ...]:
             dbias.zero_()
         return gradients
     plan = plan_activation_backward(shape, device_limits(x.device))
+    # The kernel sums for both biases of a gated activation, or for none.
     partial = None
     if any(dbias.numel() for dbias in dbiases):
         size = (count, shape.replicas, plan.arguments["parts"], shape.columns)

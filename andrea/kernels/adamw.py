@@ -278,6 +278,7 @@ class AdamW(torch.optim.Optimizer):
             gradient = self._gradient_of(parameter)
             tensors = (parameter, gradient, *moments)
             columns.append(tuple(tensor.data_ptr() for tensor in tensors))
+        # Transposed: the kernels take one array of addresses for each kind of tensor.
         addresses = tuple(zip(*columns, strict=True))
         if addresses != tables.addresses:
             tables.address_table = self._upload(addresses, torch.int64)

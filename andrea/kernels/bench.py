@@ -105,6 +105,7 @@ def time_ways(ways: dict[str, Step], device: torch.device) -> dict[str, float]:
             begin.record()
             step()
             end.record()
+            # Waiting after each keeps one way's work from overlapping with the next one's.
             torch.cuda.synchronize(device)
             times[way].append(begin.elapsed_time(end))
     return {way: statistics.median(milliseconds) for way, milliseconds in times.items()}
@@ -112,6 +113,7 @@ def time_ways(ways: dict[str, Step], device: torch.device) -> dict[str, float]:
 
 def measure_copy(device: torch.device, size: int = COPY_BYTES) -> float:
     """Return the GB/s that a copy reads and writes."""
+    # Reads as much as it writes, like most kernels here: a fairer limit than the data sheet's.
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     ms = time_ways({"copy": lambda: target.copy_(source)}, device)["copy"]

@@ -255,6 +255,7 @@ def _compare_layouts(
         for _ in range(case.matrices)
     ]
     vectors = [torch.randn(shape[1], generator=generator).to(device) for _ in range(case.vectors)]
+    # All matrices of a case in the same layout: mixed ones would multiply the comparisons by five.
     for layout in matrices[0]:
         tensors = [*(layouts[layout] for layouts in matrices), *vectors]
         inputs = [x.detach().requires_grad_() for x in tensors]

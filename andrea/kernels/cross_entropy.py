@@ -257,6 +257,7 @@ def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
     if not inputs.with_grad:
         fill_losses(rows, targets, inputs.rule, loss=loss, grad=None)
         return loss, x.new_empty(0)
+    # In place: the logits belong to this op alone.
     fill_losses(rows, targets, inputs.rule, loss=loss, grad=rows)
     return loss, logits.view(*targets.shape, -1)
 

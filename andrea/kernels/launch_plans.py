@@ -88,11 +88,11 @@ def pack_arguments(plan: LaunchPlan, values: Mapping[str, Any]) -> list[Any]:
         ValueError: the kernel has no argument of a name, or a number is missing.
     """
     declared = kernel_arguments(plan.kernel)
-    named = {**plan.arguments, **values}
-    if unknown := named.keys() - {argument.name for argument in declared}:
+    arguments = {**plan.arguments, **values}
+    if unknown := arguments.keys() - {argument.name for argument in declared}:
         raise ValueError(f"{plan.kernel} has no argument {', '.join(sorted(unknown))}")
     numbers = [argument.name for argument in declared if argument.kind != "ptr"]
-    if missing := [name for name in numbers if name not in named]:
+    if missing := [name for name in numbers if name not in arguments]:
         raise ValueError(f"{plan.kernel} needs {', '.join(missing)}")
     # A launch passes the bytes of a number: one of the wrong width would shift all that follow.
     real = np.float64 if plan.kernel.endswith("_f64") else np.float32
@@ -100,9 +100,9 @@ def pack_arguments(plan: LaunchPlan, values: Mapping[str, Any]) -> list[Any]:
     packed: list[Any] = []
     for name, kind in declared:
         if kind == "ptr":
-            packed.append(named.get(name))
+            packed.append(arguments.get(name))
         else:
-            packed.append(number_types[kind](named[name]))
+            packed.append(number_types[kind](arguments[name]))
     return packed
 
 
@@ -315,6 +315,7 @@ def plan_activation_backward(shape: ActivationShape, limits: DeviceLimits = ANY_
 def plan_reduce_parts(real: str, segments: int, parts: int, columns: int) -> LaunchPlan:
     """Plan the sums of [segments, parts, columns] over the parts, 32 columns a block."""
     _require_size(columns, segments)
+    # 32 × 32 threads: a warp reads 128 consecutive bytes, and 32 of them add a column's parts.
     grid = _row_grid(segments * _divide_up(columns, 32), 1)
     return LaunchPlan(f"reduce_parts_{real}", grid, 1024, 0, {"parts": parts})
 

@@ -148,6 +148,7 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
             "weight"
         )
     x = inputs.x
+    # Under vmap the weights have a replica axis, and x holds the rows of all replicas.
     shape = _norm_shape(x, inputs.dtype, inputs.kind, (inputs.weight, inputs.bias))
     outputs = _empty_outputs(inputs)
     if x.numel() == 0:
@@ -224,6 +225,8 @@ def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
         gradients.dbias.zero_()
         return gradients
     plan = plan_norm_backward(shape, device_limits(total.device))
+    # Without atomics: each block writes its sums into a row of `partial`; `reduce_parts` adds the
+    # rows in a fixed order, so that two runs agree bit for bit.
     partial = None
     if learned:
         parts = plan.arguments["parts"]

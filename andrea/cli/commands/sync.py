@@ -208,7 +208,8 @@ def plan_as_text(plan: SyncPlan) -> str:
     destination = plan.destination
     online = destination.mode == "online"
     project = "/".join(filter(None, [destination.entity, destination.project]))
-    head = f"{plural(len(plan.runs), 'run')} would be written ({destination.mode}) to project {project}"
+    runs = plural(len(plan.runs), "run")
+    head = f"{runs} would be written ({destination.mode}) to project {project}"
     lines = [f"{head} at {server()}" if online else head]
     if plan.workspace is not None and online:
         sections = plan.workspace["spec"]["section"]["panelBankConfig"]["sections"]

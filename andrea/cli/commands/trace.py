@@ -186,7 +186,8 @@ def load_subject(run: str, runs: Path) -> Subject:
     try:
         tokenizer = load_tokenizer(open_prepared(data))
     except StudyError as error:
-        again = f"andrea data prepare {config.data.source} --tokenizer {config.data.tokenizer} --runs {store.root}"
+        source, name = config.data.source, config.data.tokenizer
+        again = f"andrea data prepare {source} --tokenizer {name} --runs {store.root}"
         raise UserError(
             f"run {run_id[:12]}: its tokenizer is missing in {data}; `{again}` makes it again"
         ) from error
