@@ -21,8 +21,8 @@ from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import Study, load
 from andrea.analysis.report import Callout, Figure, Report, Table
 from andrea.analysis.tables.summaries import count_still_falling
-from andrea.verdict.judge import judge_arms
 from andrea.records.study import Choice
+from andrea.verdict.judge import judge_arms
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import rate_grid
 from andrea.verdict.replicates import ArmData

@@ -333,7 +333,7 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         about=folder.load_info(),
         protocol=folder.load_question(),
         asked_yaml=folder.protocol(),
-        resolved=resolved or ResolvedStudy(fingerprint="", arms={}, baseline=None, platform={}),
+        resolved=resolved or ResolvedStudy(),
         choices=folder.load_choices(),
         verdict=folder.load_verdict() or StudyVerdict(),
         best=folder.load_best() or BestTrial(),

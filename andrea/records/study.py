@@ -119,15 +119,15 @@ class ResolvedArm(Record):
 class ResolvedStudy(Record):
     """resolved.json: what the question became when it was frozen."""
 
-    fingerprint: str
+    fingerprint: str = ""
     """Of the prepared data."""
     data_folder: str = ""
-    arms: ByName[ResolvedArm]
-    baseline: str | None
+    arms: ByName[ResolvedArm] = {}
+    baseline: str | None = None
     """None for a sweep."""
     differences: dict[str, dict[str, int]] = {}
     """Parameters by which an arm differs from the baseline, by group."""
-    platform: dict[str, str]
+    platform: dict[str, str] = {}
     frozen_at: str = ""
     exploratory: bool = False
     """Some run is older than the freeze: the question may have been chosen for its answer."""

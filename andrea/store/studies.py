@@ -108,16 +108,7 @@ class StudyFolder:
         Raises:
             StudyError: it is damaged.
         """
-        values = self.read("resolved.json")
-        resolved = ResolvedStudy.from_json(values, self.path / "resolved.json")
-        if values is not None and resolved is None:
-            lost = [
-                name
-                for name in ("fingerprint", "arms", "baseline", "platform")
-                if name not in values
-            ]
-            raise self.damaged("resolved.json", f"damaged, without {', '.join(sorted(lost))}")
-        return resolved
+        return ResolvedStudy.from_json(self.read("resolved.json"), self.path / "resolved.json")
 
     def load_runs(self) -> list[RunSpec]:
         """Return the planned runs in order, without damaged lines."""

@@ -23,6 +23,8 @@ TUNING_PHASES = ("tune", "trial")
 """Runs of these phases are evaluated on the tune part, so as not to read what verdicts are made
 from; all others are evaluated on the verdict part.
 """
+REQUIRED = {"fingerprint", "arms", "baseline", "platform"}
+"""Fields of resolved.json without which no run can be named."""
 OVERRIDES = {"tokens": "train.tokens", "init_seed": "init_seed"}
 """Settings in which a control or an equal-cost run differs from its arm, by field of `RunSpec`."""
 
@@ -39,6 +41,8 @@ class FrozenStudy:
         resolved = folder.load_resolved()
         if resolved is None:
             raise folder.damaged("resolved.json", "missing")
+        if lost := REQUIRED - resolved.model_fields_set:
+            raise folder.damaged("resolved.json", f"damaged, without {', '.join(sorted(lost))}")
         self.resolved = resolved
         self.question = folder.load_question()
         kind = folder.load_info().kind
