@@ -28,7 +28,10 @@ from andrea.training.speed import measure_arms, time_steps
 
 def spread(ratios: list[float]) -> str:
     """All ratios, and the largest deviation from 1."""
-    return f"{' '.join(f'{ratio:.3f}' for ratio in ratios)}; off by {max(abs(ratio - 1) for ratio in ratios):.1%} at most"
+    return (
+        f"{' '.join(f'{ratio:.3f}' for ratio in ratios)}; off by "
+        f"{max(abs(ratio - 1) for ratio in ratios):.1%} at most"
+    )
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 # ---- first screen
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def answer(stands: pd.DataFrame, exact: pd.DataFrame) -> str:
@@ -95,7 +95,10 @@ def answer(stands: pd.DataFrame, exact: pd.DataFrame) -> str:
     said = f"Of {text.plural(len(words), 'claim')} that a training can test, {here}"
     said += f": {text.listing(told)}" if told else ""
     holds = int((exact["word"] == SUPPORTED).sum())
-    return f"{said}. Of {len(exact)} that need only counting, {holds} {'holds' if holds == 1 else 'hold'}."
+    return (
+        f"{said}. Of {len(exact)} that need only counting, {holds} "
+        f"{'holds' if holds == 1 else 'hold'}."
+    )
 
 
 def details(
@@ -171,7 +174,7 @@ def picture(here: pd.DataFrame) -> Figure:
 
 
 # ---- counted
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -326,7 +329,7 @@ def counted_table(exact: pd.DataFrame) -> Table:
 
 
 # ---- the rest
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
@@ -349,7 +352,10 @@ def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
         Column("claimed", "supported by"),
         Column("command", "what would measure it"),
     ]
-    said = f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a command would take."
+    said = (
+        f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a "
+        "command would take."
+    )
     return [Table("not-measured", said, pd.DataFrame(rest), columns, stacked=True)]
 
 

@@ -77,7 +77,7 @@ def build(study: Study) -> Report:
 
 
 # ---- first screen
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def details(study: Study) -> list[tuple[str, str]]:
@@ -113,7 +113,10 @@ def head(study: Study) -> list[Item]:
             )
         )
     if study.verdict.exploratory or study.resolved.exploratory:
-        said = "Some runs were made before this protocol was frozen, by another study: they may have shaped it."
+        said = (
+            "Some runs were made before this protocol was frozen, by another study: they may have "
+            "shaped it."
+        )
         items.append(Callout("Exploratory.", said, "note"))
     items += controls.failed(study)
     items.append(verdicts(study))
@@ -208,7 +211,7 @@ def rate_figure(study: Study) -> Figure:
 
 
 # ---- evidence
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def rates(study: Study) -> list[Item]:
@@ -293,7 +296,10 @@ def losses(study: Study) -> list[Item]:
         if trained["tokens"].nunique() * SMOOTHED >= 3:
             width = round(SMOOTHED * int(trained["tokens"].max()))
             smoothed = curves.smooth(trained, width)
-            over = f" Line and band are of the mean over the last {text.count(width)} tokens; every seed is as logged."
+            over = (
+                f" Line and band are of the mean over the last {text.count(width)} tokens; every "
+                "seed is as logged."
+            )
         logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
         some = (
             f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have "
@@ -341,7 +347,10 @@ def layers(study: Study) -> list[Item]:
     for quantity, (name, title, caption) in told.items():
         rows = logged[logged["quantity"] == quantity]
         if rows["value"].notna().any():
-            n = f" n = {rows['run_id'].nunique()} runs over all arms; the range between seeds is the band."
+            n = (
+                f" n = {rows['run_id'].nunique()} runs over all arms; the range between seeds is "
+                "the band."
+            )
             items.append(
                 Figure(
                     name,

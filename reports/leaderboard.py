@@ -2,8 +2,8 @@
 
 Copy this file to ./reports/leaderboard.py and change it. `build_many(studies)` gets every study of
 the store (`andrea.analysis.load.Study`) and returns a `Report`. Its rows are
-`andrea.analysis.tables.leaderboard.board_table` (columns in `BOARD`). Losses are in nats per token; below
-0 the arm is better.
+`andrea.analysis.tables.leaderboard.board_table` (columns in `BOARD`). Losses are in nats per token;
+below 0 the arm is better.
 """
 
 import re
@@ -60,13 +60,16 @@ def build_many(studies: list[Study]) -> Report:
 
 
 # ---- first screen
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def answer(kept: list[Study], rows: pd.DataFrame) -> str:
     """Counts of the verdicts in a sentence, and the largest effects that were shown."""
     if rows.empty:
-        return "Nothing to show: no ablation in this store has been judged. Start one with `andrea ablate NAME`."
+        return (
+            "Nothing to show: no ablation in this store has been judged. Start one with `andrea "
+            "ablate NAME`."
+        )
     counts = rows["verdict"].value_counts()
     order = [word for word in _WORDS if word in counts.index]
     told = text.listing([f"{counts[word]} {word}" for word in order])
@@ -128,7 +131,10 @@ def head(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
 def _open(study: Study) -> str:
     done = int((~study.runs["outcome"].isin(UNFINISHED)).sum())
     missing = words.what_is_missing(study)
-    return f"{done} of {text.plural(len(study.runs), 'planned run')} done{'; ' + missing[0] if missing else ''}"
+    return (
+        f"{done} of {text.plural(len(study.runs), 'planned run')} "
+        f"done{'; ' + missing[0] if missing else ''}"
+    )
 
 
 def picture(rows: pd.DataFrame) -> Figure:
@@ -224,7 +230,7 @@ def remarks(rows: pd.DataFrame) -> list[Item]:
 
 
 # ---- sizes
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def sizes(kept: list[Study]) -> list[Item]:
@@ -270,7 +276,10 @@ def _sentence(row: dict[Any, Any]) -> str:
     called = f"{row['label']} ({row['ablation']})"
     if text.absent(row["slope"]):
         return f"{called}: not told, {row['reason']}."
-    within = f"{text.signed(row['slope'])} nats per tenfold parameters {text.interval(row['low'], row['high'])}"
+    within = (
+        f"{text.signed(row['slope'])} nats per tenfold parameters "
+        f"{text.interval(row['low'], row['high'])}"
+    )
     said = {
         "neither": "no slope was seen",
         "uncertain": "the learning rates leave the slope open",
@@ -285,7 +294,8 @@ def _growth(group: growth.Group, number: int) -> Figure:
     caption = (
         f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's "
         "simultaneous interval; "
-        f"{tokens} tokens a run at every size, {board.study_regime(group[0]).corpus}. A larger model "
+        f"{tokens} tokens a run at every size, {board.study_regime(group[0]).corpus}. A larger "
+        "model "
         "is the less "
         "trained by them: size and tokens per parameter change together. Shaded: ±m."
     )
@@ -295,7 +305,7 @@ def _growth(group: growth.Group, number: int) -> Figure:
 
 
 # ---- the rest
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def how(rows: pd.DataFrame) -> list[Item]:

@@ -62,7 +62,7 @@ def build_run(run: RunView) -> Report:
 
 
 # ---- first screen
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def answer(run: RunView) -> str:
@@ -161,7 +161,10 @@ def head(run: RunView) -> list[Item]:
 
 def _stalled(row: dict[str, Any]) -> str:
     by = f"{text.loss(row['loss'])} nats, token frequencies alone {text.loss(row['unigram_loss'])}"
-    return f"Its final loss is not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give ({by})."
+    return (
+        f"Its final loss is not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give "
+        f"({by})."
+    )
 
 
 def _drawn(run: RunView) -> str:
@@ -216,7 +219,10 @@ def ending(run: RunView) -> Table:
         numbers("tokens", "after tokens", text.count),
         Column("over", "over"),
     ]
-    caption = "How it ended and what stands out on the way. n = 1 run: no number here has an interval over seeds."
+    caption = (
+        "How it ended and what stands out on the way. n = 1 run: no number here has an interval "
+        "over seeds."
+    )
     frame = pd.DataFrame(rows, columns=list(_KEYS)).astype({"tokens": "Int64", "value": "float64"})
     return Table("ending", caption, frame, columns, sortable=False, stacked=True)
 
@@ -225,7 +231,7 @@ _KEYS = ("what", "tokens", "value", "told", "over")
 
 
 # ---- evidence
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def along(run: RunView) -> list[Item]:

@@ -67,7 +67,10 @@ def answer(study: Study, trials: pd.DataFrame) -> str:
     if not study.is_decided:
         done = int((~trials["loss"].isna()).sum())
         so_far = f"; the best so far is trial {good['trial'].iloc[0]}" if len(good) else ""
-        return f"Not decided yet: {done} of {study.asked_yaml.get('trials', len(trials))} trials are done{so_far}."
+        return (
+            f"Not decided yet: {done} of {study.asked_yaml.get('trials', len(trials))} trials are "
+            f"done{so_far}."
+        )
     if good.empty:
         return f"None of {text.plural(len(trials), 'trial')} trained: each diverged or stalled."
     best = good.iloc[0]
@@ -263,7 +266,10 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
     """One figure per parameter."""
     items: list[Item] = []
     names = summaries.parameter_names(study)
-    others = " The other parameters vary too: the lower edge is what this one can reach, the spread above it their doing."
+    others = (
+        " The other parameters vary too: the lower edge is what this one can reach, the spread "
+        "above it their doing."
+    )
     others = others if len(names) > 1 else ""
     for name in names if trials["ok"].any() else []:
         log = searches.logarithmic(trials, name, study.protocol.space)
@@ -297,7 +303,10 @@ def how(study: Study) -> list[Item]:
         for key, setting in search.items()
     ]
     table = pd.DataFrame(rows, columns=["what", "how"])
-    caption = "The search: its space, and the sampler with every argument. Trials of a generation are proposed together."
+    caption = (
+        "The search: its space, and the sampler with every argument. Trials of a generation are "
+        "proposed together."
+    )
     return (
         [Table("search", caption, table, [Column("what", ""), Column("how", "")], sortable=False)]
         if rows

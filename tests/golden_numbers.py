@@ -113,9 +113,8 @@ class Golden:
         near = [lr for lr in near if lr in tried]
         curved, slope, _ = np.polyfit(np.log10(near), [tried[lr]["loss"] for lr in near], 2)
         assert curved > 0 and len(near) >= 4
-        return float(
-            f"{10 ** min(max(-slope / (2 * curved), math.log10(min(near))), math.log10(max(near))):.3g}"
-        )
+        vertex = max(-slope / (2 * curved), math.log10(min(near)))
+        return float(f"{10 ** min(vertex, math.log10(max(near))):.3g}")
 
     def wilson(self, arm: str, phase: str) -> dict[str, float]:
         """Runs that did not train, and Wilson's interval of their share."""

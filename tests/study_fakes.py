@@ -168,7 +168,9 @@ class Impatient(Observer):
 
 
 def go(folder, store, *observers, **asked):
-    """A whole command on a study; what is asked beside its question as `controls=True` and so on."""
+    """A whole command on a study; what is asked beside its question as `controls=True` and so
+    on.
+    """
     return run_study(folder, store, InlineExecutor(RUN), observers, Extras(**asked))
 
 
@@ -217,7 +219,9 @@ def note_device(root, cfg, data_folder, run_id, identity):
 
 
 def note_process(root, cfg, data_folder, run_id, identity):
-    """A job that says who it is, which earlier ones are still there, and whether it knows Optuna."""
+    """A job that says who it is, which earlier ones are still there, and whether it knows
+    Optuna.
+    """
     log = root / "processes.log"
     earlier = [record["pid"] for record in read_lines(log)]
     alive = [pid for pid in earlier if Path(f"/proc/{pid}").exists()]

@@ -321,7 +321,10 @@ def test_processes_that_build_at_once_read_the_same(copy: Writer) -> None:
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     answers = {process.communicate(timeout=PATIENT_S)[0] for process in started}
     study = read(copy)
-    told = f"{len(study.curves)} {float(study.curves['loss'].sum())!r} {len(study.layers)} {len(study.documents)}\n"
+    told = (
+        f"{len(study.curves)} {float(study.curves['loss'].sum())!r} {len(study.layers)} "
+        f"{len(study.documents)}\n"
+    )
     assert answers == {told}
     assert not list((copy.store.root / "cache").rglob("*.partial"))
 

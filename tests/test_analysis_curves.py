@@ -35,7 +35,7 @@ def crossed(frame: pd.DataFrame, level: float) -> float:
 
 
 # ---- crossings
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_crossing_lies_on_the_line_between_the_two_evaluations_that_enclose_it() -> None:
@@ -114,7 +114,7 @@ def test_a_crossing_is_where_the_straight_lines_first_reach_the_level(
 
 
 # ---- smoothing
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def by_hand(frame: pd.DataFrame, width: int) -> list[float]:

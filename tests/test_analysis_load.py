@@ -276,7 +276,10 @@ def test_numbers_are_written_as_a_reader_can_copy_them() -> None:
 
 
 def test_s46_loading_a_study_needs_neither_torch_nor_altair() -> None:
-    program = "import andrea.analysis.formats.build, sys; print([name in sys.modules for name in ('torch', 'altair')])"
+    program = (
+        "import andrea.analysis.formats.build, sys; print([name in sys.modules for name in "
+        "('torch', 'altair')])"
+    )
     answer = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

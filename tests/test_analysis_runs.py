@@ -162,7 +162,8 @@ from andrea.analysis.load import load
 report_scale.generate(Path(sys.argv[2]), int(sys.argv[3]), 300)
 import pyarrow.parquet, pandas
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = len(load("scale", sys.argv[2]).part("curves", ["arm", "tokens", "loss"], phase="replicate", kind="eval"))
+study = load("scale", sys.argv[2])
+rows = len(study.part("curves", ["arm", "tokens", "loss"], phase="replicate", kind="eval"))
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 

@@ -50,7 +50,8 @@ ALLOWED = {
 }
 """What a room may import besides itself and FREE. `cli` may import all."""
 LEAVES_ONLY = {("study", "model")}
-"""Here only the torch-free part of the other room: its configuration and what is counted from it."""
+"""Here only the torch-free part of the other room: its configuration and what is counted from it.
+"""
 TORCH_FREE = {
     f"andrea.model.{name}"
     for name in ("registry", "settings", "config", "presets", "accounting", "size_matching")

@@ -108,7 +108,8 @@ def test_titles_come_from_broken_files_too(tmp_path: Path) -> None:
 
 def test_the_catalogue_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from andrea.catalogue import list_entries; from andrea.study.question.ablation "
+        "import sys; from andrea.catalogue import list_entries; from "
+        "andrea.study.question.ablation "
         "import Ablation; "
         "[Ablation.load(e.path) for e in list_entries('ablations')]; "
         "print([m for m in ('torch', 'pandas', 'scipy', 'optuna', 'numpy', 'wandb') if m in "

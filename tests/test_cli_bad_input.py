@@ -260,7 +260,10 @@ def test_a_second_command_on_a_live_study_is_refused(here):
     folder = freeze(
         plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store
     )
-    hold = "import fcntl,sys; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); sys.stdin.read()"
+    hold = (
+        "import fcntl,sys; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); "
+        "sys.stdin.read()"
+    )
     lock = folder.path / "lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", hold, str(lock)],

@@ -26,7 +26,9 @@ def andrea(*arguments):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A store with one study: a good run, a stalled one, a diverged one, a failed one, one at work."""
+    """A store with one study: a good run, a stalled one, a diverged one, a failed one, one at
+    work.
+    """
     store = RunStore(tmp_path / "runs")
     folder = store.root / "studies" / "norm-placement-ab12cd"
     folder.mkdir(parents=True)

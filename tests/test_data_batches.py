@@ -1,4 +1,6 @@
-"""Batches and evaluated tokens: pure, shared by all arms, fixed, and never from each other's part."""
+"""Batches and evaluated tokens: pure, shared by all arms, fixed, and never from each other's
+part.
+"""
 
 from math import log
 from pathlib import Path

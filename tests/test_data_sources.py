@@ -1,4 +1,6 @@
-"""Corpora: which files are read, in what order, what is refused, and which part each text falls to."""
+"""Corpora: which files are read, in what order, what is refused, and which part each text
+falls to.
+"""
 
 import subprocess
 import sys

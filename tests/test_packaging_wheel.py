@@ -58,7 +58,9 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy in which someone has worked: compiled files and runs lie about."""
+    """The wheel, built from a copy in which someone has worked: compiled files and runs lie
+    about.
+    """
     source = tmp_path_factory.mktemp("source") / "andrea"
     ignored = shutil.ignore_patterns(
         ".venv", ".git", "andrea-runs", "__pycache__", ".*_cache", "wandb"

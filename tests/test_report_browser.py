@@ -120,7 +120,10 @@ def test_a_click_in_the_legend_hides_an_arm_in_every_figure(browser: Browser, re
 
 
 def test_a_table_sorts_by_a_click_and_by_a_key(browser: Browser, report: Path) -> None:
-    keys = "[...document.querySelector('#runs table').tBodies[0].rows].map((r) => r.children[{}].dataset.sort)"
+    keys = (
+        "[...document.querySelector('#runs table').tBodies[0].rows].map((r) => "
+        "r.children[{}].dataset.sort)"
+    )
     with browser.page(report) as page:
         heads = page.evaluate(
             "[...document.querySelectorAll('#runs thead th')].map((th) => th.textContent)"
@@ -257,7 +260,10 @@ def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> No
             page.evaluate("document.querySelector('h1').textContent")
             == f"{evil} javascript:alert(1)?"
         )
-        labels = "[...document.querySelectorAll('#learning-rates [data-arm]')].map((b) => b.textContent.trim())"
+        labels = (
+            "[...document.querySelectorAll('#learning-rates [data-arm]')].map((b) => "
+            "b.textContent.trim())"
+        )
         assert page.evaluate(labels) == ["</script><b>", evil]
         assert page.evaluate("document.querySelectorAll('main img, main b').length") == 0
         assert page.evaluate("document.querySelector('#runs').textContent").count(evil) >= 2, (

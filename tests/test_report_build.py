@@ -1,4 +1,6 @@
-"""Making a report: the user's own scripts and templates, formats, and what goes wrong on the way."""
+"""Making a report: the user's own scripts and templates, formats, and what goes wrong on the
+way.
+"""
 
 import shutil
 from pathlib import Path

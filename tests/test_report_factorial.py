@@ -1,4 +1,6 @@
-"""The report of a factorial design: its words, its table, its figure, and what the terminal says."""
+"""The report of a factorial design: its words, its table, its figure, and what the terminal
+says.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,9 @@ CELLS = tuple(cells({factor: list(levels) for factor, levels in FACTORS.items()}
 
 
 def design(root: Path, **fates: dict[int, str]) -> Writer:
-    """Two factors whose effects add up, but for what post-norm loses without warmup: 0.2 nats more."""
+    """Two factors whose effects add up, but for what post-norm loses without warmup: 0.2 nats
+    more.
+    """
     labels = [
         ", ".join(FACTORS[f][level]["label"] for f, level in one.items())
         for one in cells(FACTORS).values()

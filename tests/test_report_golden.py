@@ -159,7 +159,10 @@ def test_confirmation_and_equal_budgets(golden: Golden, folder: Path, page: Page
         same(found, {key: expected[key] for key in ("mean", "low", "high", "n")})
         word = "worse" if expected["p_holm"] < 0.05 else "inconclusive"
         assert found["word"] == word and found["agrees"] == "not confirmed"
-    told = "A confirmation on 3 fresh seeds does not confirm the verdict on narrow GELU and ReLU² (inconclusive there)."
+    told = (
+        "A confirmation on 3 fresh seeds does not confirm the verdict on narrow GELU and ReLU² "
+        "(inconclusive there)."
+    )
     assert told in page.text
     for kind in ("flops", "time"):
         trained = [arm for arm in golden.arms if golden.of(arm, "budget", f"equal {kind}")]

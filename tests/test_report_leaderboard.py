@@ -80,7 +80,9 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Writer]:
 
 
 def rejudged(writer: Writer, noise: Any) -> None:
-    """The study with noise of its own on the arm's losses, in the runs' results and in the verdict."""
+    """The study with noise of its own on the arm's losses, in the runs' results and in the
+    verdict.
+    """
     for (arm, seed), loss in list(writer.losses.items()):
         if arm == "post":
             changed = loss + float(noise[seed % len(noise)])

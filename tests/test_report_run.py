@@ -24,7 +24,9 @@ SCRIPT = Path(__file__).parents[1] / "reports" / "run.py"
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
-    """A study in which one replicate of post diverged, one stalled, one failed and one is missing."""
+    """A study in which one replicate of post diverged, one stalled, one failed and one is
+    missing.
+    """
     made = Writer(tmp_path_factory.mktemp("runs"))
     made.tune()
     made.replicate({"post": 0.05}, post={1: "diverged", 2: "stalled", 3: "failed", 4: "missing"})

@@ -214,7 +214,10 @@ def test_an_arm_that_no_rate_trains_has_no_rate_to_be_judged_at_and_no_sensitivi
     )
     assert words.notes(gone) == [], "the answer and the callout say it"
     short = replace(gone, choices=study.choices | {"post": Choice(untrainable=True)})
-    told = "No rate trained post, which the budget may be too short for: train longer, with more --tokens than 204,800."
+    told = (
+        "No rate trained post, which the budget may be too short for: train longer, with more "
+        "--tokens than 204,800."
+    )
     assert words.did_not_train(short).endswith(told)
     [table, *_] = stability.sensitivity(gone)
     assert isinstance(table, Table)

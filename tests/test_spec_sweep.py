@@ -1,4 +1,6 @@
-"""Sweep files: spaces that reach their ends, samplers with every argument, faults with their lines."""
+"""Sweep files: spaces that reach their ends, samplers with every argument, faults with their
+lines.
+"""
 
 import inspect
 import json

@@ -66,7 +66,9 @@ def test_the_interval_is_that_of_order_statistics(n: int) -> None:
 
 
 def test_the_interval_covers_the_median_of_skewed_times() -> None:
-    """Times have a long right tail: an interval by the normal distribution would miss their median."""
+    """Times have a long right tail: an interval by the normal distribution would miss their
+    median.
+    """
     draw, covered = np.random.default_rng(0), 0
     for _ in range(400):
         _, low, high = median_with_interval(list(draw.lognormal(sigma=1.0, size=15)))
@@ -80,7 +82,9 @@ def test_under_six_rounds_there_is_a_median_and_no_interval() -> None:
 
 
 def test_what_a_round_does_to_all_arms_cancels_in_the_ratio() -> None:
-    """A machine that is up to ten times slower in some rounds: step times say little, ratios all."""
+    """A machine that is up to ten times slower in some rounds: step times say little, ratios
+    all.
+    """
     slow = np.random.default_rng(1).uniform(1, 10, size=20)
     base_times, wide_times = list(0.01 * slow), list(0.015 * slow)
     base, wide = arm_speed(base_times, 512), arm_speed(wide_times, 1024)
@@ -94,7 +98,9 @@ def test_what_a_round_does_to_all_arms_cancels_in_the_ratio() -> None:
 
 
 def frozen(tmp_path: Path, **arms: dict[str, Any]) -> Any:
-    """What `andrea.study.stages.arm_speed` reads of a frozen study; the first arm is the baseline."""
+    """What `andrea.study.stages.arm_speed` reads of a frozen study; the first arm is the
+    baseline.
+    """
     folder = StudyFolder(tmp_path / "study")
     folder.path.mkdir(exist_ok=True)
     configs = {arm: tiny(**settings) for arm, settings in arms.items()}

@@ -258,7 +258,7 @@ def test_the_order_in_which_things_were_asked_for_is_the_order_of_the_file_and_o
 
 
 @pytest.mark.slow
-def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed_whatever_was_asked_in_between(
+def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed_whatever_was_asked(
     tmp_path,
 ):
     arms = ("gelu_tanh", "relu", "swiglu")

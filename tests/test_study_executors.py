@@ -166,7 +166,9 @@ def test_every_job_is_a_process_of_its_own_and_gone_before_the_next_so_its_memor
 
 @pytest.mark.slow
 def test_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
-    """Twelve at a time claim their runs, and somebody else's lock on the journal is always there."""
+    """Twelve at a time claim their runs, and somebody else's lock on the journal is always
+    there.
+    """
     folder, store = make_study(tmp_path, arms=("gelu_tanh", "relu", "swiglu"), trials=4, seeds=2)
     at_work, most, broken = set(), [0], []
 

@@ -1,4 +1,6 @@
-"""A whole factorial study on a training that takes no time: cells, effects, centers of their own."""
+"""A whole factorial study on a training that takes no time: cells, effects, centers of their
+own.
+"""
 
 import pytest
 import study_fakes as fakes

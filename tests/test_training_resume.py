@@ -71,12 +71,15 @@ def test_a_resume_from_every_checkpoint_equals_the_uninterrupted_run(
     for step, folder in found.items():
         read: list[int] = []
         batch = loop.training_batch
+
+        def noted(
+            data: Any, seed: int, k: int, *shape: int, read: list[int] = read, batch: Any = batch
+        ) -> Any:
+            read.append(k)
+            return batch(data, seed, k, *shape)
+
         with monkeypatch.context() as patch:
-            patch.setattr(
-                loop,
-                "training_batch",
-                lambda p, s, k, *shape: read.append(k) or batch(p, s, k, *shape),
-            )
+            patch.setattr(loop, "training_batch", noted)
             again = resume(folder)
         assert read == list(range(step, 24))  # nothing twice, nothing left out
         assert lasting(again) == lasting(result)

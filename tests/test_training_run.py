@@ -1,4 +1,6 @@
-"""What a run records, that it repeats, how it ends, and that it leaves the process as it found it."""
+"""What a run records, that it repeats, how it ends, and that it leaves the process as it
+found it.
+"""
 
 import itertools
 import json

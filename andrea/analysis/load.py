@@ -108,7 +108,8 @@ class Study:
         tables = ", ".join(self.frames())
         return "\n".join(
             [
-                f"<Study {self.name}: {self.kind}, {'complete' if self.complete else 'unfinished'}>",
+                f"<Study {self.name}: {self.kind}, "
+                f"{'complete' if self.complete else 'unfinished'}>",
                 f"arms: {', '.join(self.arms)}",
                 f"runs: {', '.join(outcomes) or 'none planned'}",
                 f"verdicts: {', '.join(counts) or 'none'}",
@@ -127,7 +128,9 @@ class Study:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """Every logged loss (`CURVES`), of all runs at once: a large study is better read in parts."""
+        """Every logged loss (`CURVES`), of all runs at once: a large study is better read in
+        parts.
+        """
         return self.part("curves")
 
     @cached_property
@@ -210,7 +213,9 @@ class Study:
 
     @cached_property
     def arms(self) -> list[str]:
-        """The arms in declared order, the baseline first: the order of colours and rows everywhere."""
+        """The arms in declared order, the baseline first: the order of colours and rows
+        everywhere.
+        """
         return self._declared_arms or [str(arm) for arm in self.runs["arm"].drop_duplicates()]
 
     @property
@@ -297,7 +302,9 @@ class Study:
         return self.runs[self.runs["phase"] == "replicate"]
 
     def frames(self) -> frames.Frames:
-        """Return every table by name, as it is written beside a report, read when it is looked up."""
+        """Return every table by name, as it is written beside a report, read when it is
+        looked up.
+        """
         names = ["runs", "curves", "layers", "trials", "documents"]
         if self.kind != "sweep":
             names += ["verdicts", "differences"]

@@ -72,7 +72,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: the frame holds raw numbers and goes to CSV whole, the columns say how it is read."""
+    """A table: the frame holds raw numbers and goes to CSV whole, the columns say how it is
+    read.
+    """
 
     name: str
     """File name without an ending, unique in a report."""
@@ -117,7 +119,9 @@ def _cell(column: Column, record: dict[Any, Any], mark: str | None) -> Cell:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: one Vega-Lite specification, which is interactive on the page and an SVG beside it."""
+    """A figure: one Vega-Lite specification, which is interactive on the page and an SVG
+    beside it.
+    """
 
     name: str
     """File name without an ending, unique in a report."""

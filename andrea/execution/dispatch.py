@@ -149,7 +149,9 @@ class Dispatcher:
         return True
 
     def _finish_killed_attempt(self, run_id: str) -> bool:
-        """Claim a run whose attempt was killed between its result and the rename: that finishes it."""
+        """Claim a run whose attempt was killed between its result and the rename: that
+        finishes it.
+        """
         attempts = self._store.attempts(run_id)
         if not any(read_mapping(attempt / "result.json") for attempt in attempts):
             return False

@@ -1,7 +1,7 @@
 """The base of every record of the store: how damage is tolerated, and how a record is written.
 
-A record is read with `from_json`. A field whose value is of the wrong kind is treated as absent: it has
-its default, and one warning names the file and the field. Nothing else in andrea has to expect
+A record is read with `from_json`. A field whose value is of the wrong kind is treated as absent: it
+has its default, and one warning names the file and the field. Nothing else in andrea has to expect
 damaged values.
 """
 
@@ -81,8 +81,8 @@ class Record(BaseModel):
 
 
 def damaged_fields(info: ValidationInfo) -> list[str] | None:
-    """Return the list that collects damaged fields; None outside `Record.from_json`, where a wrong value
-    is a programming error.
+    """Return the list that collects damaged fields; None outside `Record.from_json`, where a wrong
+    value is a programming error.
     """
     context = info.context
     return context["damaged"] if isinstance(context, dict) else None

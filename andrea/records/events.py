@@ -12,7 +12,9 @@ class Observer:
     """Does nothing at every event; override what you watch."""
 
     def on_phase_started(self, name: str, note: str) -> None:
-        """A generation of runs begins: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
+        """A generation of runs begins: `grid`, `extension`, `midpoint`, `replicate`,
+        `control`, …
+        """
 
     def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
         """These runs belong to the generation that begins, in the order of runs.jsonl."""

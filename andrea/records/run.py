@@ -38,11 +38,14 @@ class RunSpec(Record):
     init_seed: int | None = None
     """Seed of the initial weights where it differs from `seed`."""
     without: list[str] | None = None
-    """Arms that this plan had to leave out, since their tuning failed; such lines are provisional."""
+    """Arms that this plan had to leave out, since their tuning failed; such lines are provisional.
+    """
 
     @property
     def sequence(self) -> str:
-        """Name of the sequence of runs.jsonl that the line belongs to; empty for the study's own."""
+        """Name of the sequence of runs.jsonl that the line belongs to; empty for the study's
+        own.
+        """
         return "" if self.phase in OWN_PHASES else f"{self.phase} {self.why}"
 
 
@@ -56,7 +59,9 @@ class DocumentLoss(Record):
 
 
 class RunResult(Record):
-    """result.json: how a run ended. Losses are in nats per token; one that is not finite is None."""
+    """result.json: how a run ended. Losses are in nats per token; one that is not finite is
+    None.
+    """
 
     outcome: str
     """completed, diverged, stopped or pruned."""
@@ -94,7 +99,9 @@ class RunResult(Record):
 
     @property
     def is_good(self) -> bool:
-        """Whether the run completed and learned: neither diverged nor stalled nor without a loss."""
+        """Whether the run completed and learned: neither diverged nor stalled nor without a
+        loss.
+        """
         return is_good_run(self.outcome, self.stalled, self.loss)
 
     @property

@@ -90,7 +90,9 @@ class AskedStudy(Record):
 
 
 class SolvedSetting(Record):
-    """The setting of an arm that was solved for, so that its size or cost matches the baseline's."""
+    """The setting of an arm that was solved for, so that its size or cost matches the
+    baseline's.
+    """
 
     setting: str
     was: int
@@ -162,7 +164,9 @@ class TuningPoint(Record):
 
 
 class Choice(Record):
-    """The learning rate of an arm, how it was found, and from which runs: an entry of choices.json."""
+    """The learning rate of an arm, how it was found, and from which runs: an entry of
+    choices.json.
+    """
 
     lr: float | None = None
     """None: no rate trained the arm, or a tuning run failed."""

@@ -21,7 +21,9 @@ def started(pid: int | None) -> str | None:
 
 
 def used_s(pid: int | None) -> float | None:
-    """Processor time that a process has used; None where it has ended or the system does not tell."""
+    """Processor time that a process has used; None where it has ended or the system does not
+    tell.
+    """
     stat = _stat(pid)
     return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S if stat else None
 

@@ -292,7 +292,9 @@ class Claim:
         return folder
 
     def fail(self, attempt: Path, reason: str, log: str = "") -> None:
-        """Record why this attempt ended without a result; the run stays open for another attempt."""
+        """Record why this attempt ended without a result; the run stays open for another
+        attempt.
+        """
         write_json(attempt / "failure.json", {"reason": reason, "log": log})
 
     def release(self) -> None:

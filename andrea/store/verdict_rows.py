@@ -8,7 +8,10 @@ from andrea.text.names import line
 
 Row = dict[str, Any]
 
-_TOLD = "n mean sd level p p_holm tost_p fisher_p regret pairs_needed pairs_needed_regret smallest_visible"
+_TOLD = (
+    "n mean sd level p p_holm tost_p fisher_p regret pairs_needed pairs_needed_regret "
+    "smallest_visible"
+)
 """What a row takes from verdict.json as it is."""
 
 
@@ -74,7 +77,10 @@ def _row(
     return row | {key: found.get(key) for key in _TOLD.split()}
 
 
-_EFFECT = "kind verdict cause reason n mean sd level p p_holm tost_p regret pairs_needed pairs_needed_regret"
+_EFFECT = (
+    "kind verdict cause reason n mean sd level p p_holm tost_p regret pairs_needed "
+    "pairs_needed_regret"
+)
 """What a row of an effect takes from verdict.json as it is, with `smallest_visible`."""
 
 

@@ -44,7 +44,9 @@ class Ledger:
         return all(derived or run.sequence for run, derived in pairs)
 
     def recorded(self, number: int) -> RunSpec | None:
-        """Return line `number` of the study's own runs as an earlier command recorded it, or None."""
+        """Return line `number` of the study's own runs as an earlier command recorded it, or
+        None.
+        """
         own = [run for run in self._recorded if not run.sequence]
         return own[number] if number < len(own) else None
 

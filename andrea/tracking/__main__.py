@@ -108,10 +108,12 @@ def main(order: str) -> None:
 
             writer = Writer(subject, store, Destination(**asked["to"]), _say)
             try:
-                warm_up()  # before the first run has ended: workers start slowly, and leave a core idle
+                # before the first run has ended: workers start slowly, and leave a core idle
+                warm_up()
                 _Mirroring(orders, writer, subject, store).until_closed()
             except BaseException:
-                writer.abandon()  # left to itself wandb would tell that the runs that are open have failed
+                # left to itself wandb would tell that the runs that are open have failed
+                writer.abandon()
                 raise
             writer.end()
     except UserError as error:

@@ -187,7 +187,10 @@ def _markdown(folder: StudyFolder) -> Any:
         for key in ("question", "hypothesis")
         if folder.protocol().get(key)
     ]
-    origin = f"Written by `andrea sync {folder.path.name}` from the run store; the next one replaces this view."
+    origin = (
+        f"Written by `andrea sync {folder.path.name}` from the run store; the next one replaces "
+        "this view."
+    )
     return wr.MarkdownPanel(
         markdown="\n\n".join([f"**{folder.about.get('name')}**", *asked, origin])
     )

@@ -36,7 +36,9 @@ _sessions = threading.Lock()
 
 
 def stand_back() -> None:
-    """Give this process a low priority, and with it the threads and children that it starts later."""
+    """Give this process a low priority, and with it the threads and children that it starts
+    later.
+    """
     os.nice(NICE)
     with _sessions:
         _set_session("self", SESSION_NICE)

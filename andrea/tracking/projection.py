@@ -159,7 +159,9 @@ def _config(subject: Subject, store: RunStore, planned: Mapping[str, Any]) -> di
 
 
 def short(setting: str) -> str:
-    """The last part of a dotted setting, as panels name it: `train.weight_decay` is `weight_decay`."""
+    """The last part of a dotted setting, as panels name it: `train.weight_decay` is
+    `weight_decay`.
+    """
     return setting.rpartition(".")[2]
 
 
@@ -199,7 +201,9 @@ def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[d
 
 
 def _layers(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The profile over layers, and the first and last layer's value for curves, whatever the depth."""
+    """The profile over layers, and the first and last layer's value for curves, whatever the
+    depth.
+    """
     values: dict[str, Any] = {"embedding_grad_norm": record.get("embedding_grad_norm")}
     for metric in LAYER_METRICS:
         if profile := record.get(metric):

@@ -112,7 +112,9 @@ def is_done(subject: Subject, entry: dict[str, Any] | None, to: Destination, sta
 
 
 def remember(subject: Subject, to: Destination) -> None:
-    """Write down where this study is mirrored to: a later command that does not say goes on there."""
+    """Write down where this study is mirrored to: a later command that does not say goes on
+    there.
+    """
     told = {"project": to.project, "entity": to.entity, "tags": list(to.tags)}
     if remembered(subject) != told:
         write_json(wandb_folder(subject) / "destination.json", told)

@@ -78,7 +78,10 @@ def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
         return []
     tokens, digests = evaluated["eval_tokens"].iloc[0], evaluated["eval_digest"].unique()
     same = "the same in every run" if len(digests) == 1 else f"{len(digests)} different sets"
-    seen = f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of them unique"
+    seen = (
+        f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of "
+        "them unique"
+    )
     facts = [
         (
             "evaluated",
@@ -112,7 +115,10 @@ def tuning(study: Study) -> str:
             f"{study.called(arm)} round {text.rate(center)}"
             for arm, center in study.centers.items()
         ]
-        common = f"for every arm round {middle}, but {text.listing(own)}, as declared before the first run"
+        common = (
+            f"for every arm round {middle}, but {text.listing(own)}, as declared before the first "
+            "run"
+        )
     else:
         grid = next((choice.grid for choice in study.choices.values() if choice.grid), [])
         common = "common to all arms" + (
@@ -249,7 +255,10 @@ def differing(study: Study) -> list[Item]:
             Column("setting", "setting"),
             *(Column(arm, study.label(arm)) for arm in study.arms),
         ]
-        caption = "Resolved settings that differ, the tuned learning rate apart. Everything else is the same in every arm."
+        caption = (
+            "Resolved settings that differ, the tuned learning rate apart. Everything else is the "
+            "same in every arm."
+        )
         items.append(Table("settings-that-differ", caption, frame, columns))
     groups = summaries.parameter_table(study)
     total = dict(zip(groups["arm"], groups["against"], strict=True))

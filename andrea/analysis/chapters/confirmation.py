@@ -119,7 +119,10 @@ def _effects(study: Study) -> list[Item]:
         return []
     for name, one, other in zip(study.effects["name"], first, told, strict=True):
         rows += _both({"name": name}, one, other, text.confirmed(one["verdict"], other["verdict"]))
-    caption = "The effects of the factors in both blocks of seeds; intervals hold together within a kind and a block."
+    caption = (
+        "The effects of the factors in both blocks of seeds; intervals hold together within a kind "
+        "and a block."
+    )
     columns = _columns("name", "effect")
     return [
         Table(

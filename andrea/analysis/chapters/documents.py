@@ -20,7 +20,9 @@ _YEAR = re.compile(r"(?<!\d)(1[5-9]\d\d|20\d\d)(?!\d)")
 
 
 def chapter(study: Study) -> list[Item]:
-    """The interval over documents beside the one over seeds, and the effect document by document."""
+    """The interval over documents beside the one over seeds, and the effect document by
+    document.
+    """
     items = _table(study)
     effects = by_document(study)
     if effects["document"].nunique() > 2:

@@ -88,7 +88,8 @@ def _crossed(study: Study, row: dict[Any, Any]) -> str:
 def _told(row: dict[Any, Any]) -> str:
     """The word, with the number behind it or the reason why there is none."""
     word = text.judged(row["verdict"], row["cause"])
-    return f"{word} ({row['reason'] if text.absent(row['mean']) else text.signed(row['mean']) + ' nats'})"
+    size = row["reason"] if text.absent(row["mean"]) else f"{text.signed(row['mean'])} nats"
+    return f"{word} ({size})"
 
 
 _KINDS = {"main": "main effect", "simple": "simple effect", "interaction": "interaction"}

@@ -65,7 +65,7 @@ def _at_level(frame: pd.DataFrame) -> str:
 
 
 # ---- equal budgets
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def equal(study: Study) -> list[Item]:
@@ -144,7 +144,9 @@ def _at_budget(study: Study, kind: str, arm: str, told: dict[str, Any]) -> dict[
 
 
 def not_matched(study: Study) -> list[Item]:
-    """Everything beside the factor in which an arm differs from the baseline, whatever was matched."""
+    """Everything beside the factor in which an arm differs from the baseline, whatever was
+    matched.
+    """
     rows = notmatched.rows(study)
     if not rows:
         return []
@@ -189,7 +191,7 @@ def _quantity(value: Any, unit: Any) -> str:
 
 
 # ---- speed
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def speed(study: Study) -> list[Item]:
@@ -204,8 +206,8 @@ def speed(study: Study) -> list[Item]:
     if not rows:
         return []
     frame = _numeric(
-        pd.DataFrame(rows), "step_s", "low", "high", "rounds", "compile_s", "tokens_per_s", "peak_memory_bytes",
-        "tokens_per_s_low", "tokens_per_s_high", "ratio", "ratio_low", "ratio_high",
+        pd.DataFrame(rows), "step_s", "low", "high", "rounds", "compile_s", "tokens_per_s",
+        "peak_memory_bytes", "tokens_per_s_low", "tokens_per_s_high", "ratio", "ratio_low", "ratio_high",
     )  # fmt: skip
     columns = [
         Column("label", "arm"),

@@ -1,4 +1,6 @@
-"""The pairs behind a verdict: every seed, the arms by themselves, and what so many pairs can see."""
+"""The pairs behind a verdict: every seed, the arms by themselves, and what so many pairs can
+see.
+"""
 
 from andrea.analysis.chapters import common as chapters
 from andrea.analysis.figures import replicates as figures
@@ -81,7 +83,10 @@ def noise(study: Study) -> list[Item]:
             numbers("p_holm", "p (Holm)", text.probability),
             numbers("tost_p", "p (equivalence)", text.probability),
         ]
-        caption = "With 80 % power at the family's level. The smallest visible effect is context, no gate."
+        caption = (
+            "With 80 % power at the family's level. The smallest visible effect is context, no "
+            "gate."
+        )
         items.append(Table("power", caption, judged, columns))
     return items
 

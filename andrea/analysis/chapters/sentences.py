@@ -117,7 +117,9 @@ def asked_extras(study: Study) -> Extras:
 
 
 def notes(study: Study) -> list[str]:
-    """What the verdict table has no room for, a line for the arms of which the same is to be said."""
+    """What the verdict table has no room for, a line for the arms of which the same is to be
+    said.
+    """
     said: dict[str, list[str]] = {}
     for row in study.verdicts.to_dict("records"):
         # These reasons say the number over again, or what is told of the runs that did not train.
@@ -190,13 +192,19 @@ def did_not_train(study: Study) -> str:
         return f"{said} Even the baseline stalled at its best rate: {more}"
     short = [arm for arm in stalled["arm"].unique() if study.choice(arm).untrainable]
     if short:
-        return f"{said} No rate trained {study.called(*short)}, which the budget may be too short for: {more}"
+        return (
+            f"{said} No rate trained {study.called(*short)}, which the budget may be too short "
+            f"for: {more}"
+        )
     if _only_too_low(study, stalled):
         return said
     falling = count_still_falling(study, stalled["run_id"])
     if 2 * falling > stalled["run_id"].nunique():
         counted = f"{falling} of {text.plural(stalled['run_id'].nunique(), 'stalled run')}"
-        return f"{said} The loss of {counted} was still falling, so the budget may be what is short: {more}"
+        return (
+            f"{said} The loss of {counted} was still falling, so the budget may be what is short: "
+            f"{more}"
+        )
     return said
 
 

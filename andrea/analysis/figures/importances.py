@@ -41,7 +41,10 @@ def why_not(trials: pd.DataFrame, names: Sequence[str]) -> str:
     if not trials["ok"].any():
         return "no trial trained"
     if done < FEWEST:
-        return f"{text.plural(done, 'finished trial')} are too few to tell; from {FEWEST} on it is told"
+        return (
+            f"{text.plural(done, 'finished trial')} are too few to tell; from {FEWEST} on it is "
+            "told"
+        )
     return ""
 
 

@@ -104,7 +104,9 @@ def ticks_log(low: float, high: float) -> list[float]:
 
 
 def counted(first: int, last: int) -> Any:
-    """An axis of whole numbers: every one where they are few, as ticks between would repeat them."""
+    """An axis of whole numbers: every one where they are few, as ticks between would repeat
+    them.
+    """
     few = (
         {"values": list(range(first, last + 1))}
         if last - first <= 12

@@ -1,4 +1,6 @@
-"""Colours and type of figures: CSS variables on the page, plain colours in files that stand alone."""
+"""Colours and type of figures: CSS variables on the page, plain colours in files that stand
+alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -85,7 +85,10 @@ def _settings(study: Study, arm: str, base: str) -> Iterator[Row]:
             continue
         note = "follows from what was asked"
         if path == solved.get("setting"):
-            note = f"solved for by the matching rule: {count(solved['was'])} → {count(solved['became'])}"
+            note = (
+                f"solved for by the matching rule: {count(solved['was'])} → "
+                f"{count(solved['became'])}"
+            )
         yield from _if_other(arm, path, "setting", (other.get(path), own.get(path)), note)
 
 
@@ -153,7 +156,10 @@ def _speed(speed: Mapping[str, Any], arm: str, base: str) -> Iterator[Row]:
     )
     if low is not None and high is not None and low <= 0 <= high:
         return
-    note = f"warm, interleaved, on {speed.get('device')}; deviation: median within {plural(mine['rounds'], 'round')}"
+    note = (
+        f"warm, interleaved, on {speed.get('device')}; deviation: median within "
+        f"{plural(mine['rounds'], 'round')}"
+    )
     yield {
         "arm": arm,
         "what": "tokens per second",

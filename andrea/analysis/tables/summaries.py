@@ -35,8 +35,8 @@ def sd_interval(sd: float, n: int, level: float = 0.95) -> tuple[float, float]:
 
 
 def final_losses(study: Study) -> pd.DataFrame:
-    """Return one row per arm over its replicates: arm, n (good runs), planned, mean, low, high (95 %
-    interval of the mean), sd, sd_low, sd_high (its 95 % interval), bpb, initial.
+    """Return one row per arm over its replicates: arm, n (good runs), planned, mean, low, high (95
+    % interval of the mean), sd, sd_low, sd_high (its 95 % interval), bpb, initial.
 
     An arm of which a replicate diverged, stalled or is not there yet has no mean: it would be over
     the survivors.
@@ -175,8 +175,8 @@ def progress_table(study: Study) -> pd.DataFrame:
 
 
 def untrained_runs(study: Study) -> pd.DataFrame:
-    """Return runs that diverged or stalled, by arm and phase: arm, phase, runs, diverged, stalled, rates
-    (list of floats).
+    """Return runs that diverged or stalled, by arm and phase: arm, phase, runs, diverged, stalled,
+    rates (list of floats).
     """
     rows = []
     for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
@@ -200,9 +200,9 @@ def count_still_falling(study: Study, run_ids: pd.Series) -> int:
 
 
 def sweep_trials(study: Study) -> pd.DataFrame:
-    """Return one row per trial of a sweep, in order: trial, generation, loss (mean score over its runs;
-    NaN until all are there), n (finished runs), runs, ok (every run completed and learned), outcome
-    (the worst), run_id (the first), and its parameters by dotted name.
+    """Return one row per trial of a sweep, in order: trial, generation, loss (mean score over its
+    runs; NaN until all are there), n (finished runs), runs, ok (every run completed and learned),
+    outcome (the worst), run_id (the first), and its parameters by dotted name.
     """
     names = parameter_names(study)
     rows = []

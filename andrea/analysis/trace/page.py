@@ -115,13 +115,18 @@ def color(cosine: float | None) -> str:
         return theme.var("band")
     assert cosine is not None
     full = round(100 * min(1.0, abs(cosine) / VIVID))
-    return f"color-mix(in oklab, {theme.var('arm-1' if cosine > 0 else 'arm-2')} {full}%, {theme.var('band')})"
+    return (
+        f"color-mix(in oklab, {theme.var('arm-1' if cosine > 0 else 'arm-2')} {full}%, "
+        f"{theme.var('band')})"
+    )
 
 
 def _trunk(
     before: float, after: float, start: float, top: float, end: float, bottom: float | None = None
 ) -> str:
-    """A stretch of the stream from `start` to `end` whose width changes between `top` and `bottom`."""
+    """A stretch of the stream from `start` to `end` whose width changes between `top` and
+    `bottom`.
+    """
     bottom = end if bottom is None else bottom
     middle = (top + bottom) / 2
     left = [TRUNK - width / 2 for width in (before, after)]
@@ -156,7 +161,10 @@ def _reads(before: float, beside: bool) -> str:
     """
     middle = BOX + 9
     if beside:
-        return f"M{WIDTH - 2} 0V3Q{WIDTH - 2} 5 {WIDTH - 4} 5H{middle + 2}Q{middle} 5 {middle} 7V{BRANCHES - 9}"
+        return (
+            f"M{WIDTH - 2} 0V3Q{WIDTH - 2} 5 {WIDTH - 4} 5H{middle + 2}Q{middle} 5 {middle} "
+            f"7V{BRANCHES - 9}"
+        )
     return f"M{_n(TRUNK + before / 2)} 5H{middle - 2}Q{middle} 5 {middle} 7V{BRANCHES - 9}"
 
 

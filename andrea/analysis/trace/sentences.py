@@ -77,7 +77,10 @@ def _trained(steps: Sequence[Row]) -> str:
     parts += [f"norms on the stream {part(_sum(steps, 'moved_share'))}"] if _moved(steps) else []
     best = sorted(steps, key=lambda step: -(step["share"] or 0.0))[:3]
     most = listing([f"{name(step)} ({part(step['share'])})" for step in best])
-    return f"Of the way from the embedding to the last stream {listing(parts)}; the largest parts are {most}."
+    return (
+        f"Of the way from the embedding to the last stream {listing(parts)}; the largest parts are "
+        f"{most}."
+    )
 
 
 def _sum(steps: Sequence[Row], key: str) -> float:
@@ -152,11 +155,17 @@ def place(traced: Traced) -> str:
 
 def legend(traced: Traced, share: str = "of stream") -> str:
     """What the columns are; `share` is what that of `relative` is called."""
-    said = f"reads, adds: norms of what a sublayer gets and gives; {share}: adds over stream; cosine: of the two"
+    said = (
+        f"reads, adds: norms of what a sublayer gets and gives; {share}: adds over stream; cosine: "
+        "of the two"
+    )
     if traced["model"]["config"]["residual"] == "off":
         return f"{said}."
     whole = "with what the norms move all make" if _moved(traced["steps"]) else "all make"
-    return f"{said}; of the way: part of the way from the first stream to the last, {whole} 100\N{NO-BREAK SPACE}%."
+    return (
+        f"{said}; of the way: part of the way from the first stream to the last, {whole} "
+        f"100\N{NO-BREAK SPACE}%."
+    )
 
 
 def quoted(token: Row) -> str:

@@ -103,7 +103,8 @@ def check_runs_folder(runs: Path) -> list[Check]:
     try:
         RunStore(folder, create=False)
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        # Only a write shows that one can write: a mode bit does not bind root, and /proc ignores it.
+        # Only a write shows that one can write: a mode bit does not bind root, and /proc ignores
+        # it.
         probe = existing / f".andrea-doctor.{os.getpid()}"
         probe.touch()
         probe.unlink()

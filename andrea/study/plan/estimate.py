@@ -57,7 +57,9 @@ def stretches(
 
 
 def seconds(plan: Sequence[Stretch], per_run: Mapping[str, float], slots: int) -> float:
-    """Return the seconds with `slots` runs at once: each stretch in whole rounds of its mean run."""
+    """Return the seconds with `slots` runs at once: each stretch in whole rounds of its mean
+    run.
+    """
     return sum(_stretch_seconds(plan, per_run, slots))
 
 

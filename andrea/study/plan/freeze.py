@@ -232,7 +232,9 @@ def _on_route_of(settled: Mapping[str, RunConfig], asked: RunConfig) -> RunConfi
 
 
 def _matched(spec: Ablation, configs: Mapping[str, RunConfig]) -> dict[str, Sized]:
-    """The arms' models as they are compared; what is solved for is rehearsed like what was asked."""
+    """The arms' models as they are compared; what is solved for is rehearsed like what was
+    asked.
+    """
     from andrea.training.memory import require_memory
     from andrea.training.rehearsal import rehearse
 

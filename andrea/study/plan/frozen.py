@@ -90,8 +90,8 @@ class FrozenStudy:
 
     @property
     def variants(self) -> str | None:
-        """The study's own copy of the user's variants, if there are any: edits made since the freeze
-        change nothing.
+        """The study's own copy of the user's variants, if there are any: edits made since the
+        freeze change nothing.
         """
         name = self.resolved.variants
         return str(self.folder.path / name) if name else None
@@ -247,7 +247,9 @@ def settle(config: RunConfig, data_folder: Path) -> RunConfig:
 
 
 def platform_of(device: str) -> dict[str, str]:
-    """Return what this machine's bits depend on; a device that is not here has an empty platform."""
+    """Return what this machine's bits depend on; a device that is not here has an empty
+    platform.
+    """
     import torch
 
     from andrea.training.identity import this_platform

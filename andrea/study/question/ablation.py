@@ -297,7 +297,10 @@ class Ablation(Sections):
         for place, part in self._parts():
             if key in part.set:
                 whose = f"arm {place[1]}" if self.factors is None else f"factor {place[1]}"
-                return f"{whose} sets it: it is what this ablation compares; copy the file to compare other values"
+                return (
+                    f"{whose} sets it: it is what this ablation compares; copy the file to compare "
+                    "other values"
+                )
         return super()._why_not(key)
 
 

@@ -184,5 +184,8 @@ def _said(arm: str, model: ModelConfig, base: ModelConfig, on: Quantity) -> str:
 
 def _mend(match: Match) -> str:
     if match.by == "nothing":
-        return f"change the arms (model.mlp_ratio, say), let match.by solve for a setting (mlp_width, say), {LET_BE}"
+        return (
+            "change the arms (model.mlp_ratio, say), let match.by solve for a setting (mlp_width, "
+            f"say), {LET_BE}"
+        )
     return f"change the arms, choose another match.by, raise match.tolerance, {LET_BE}"

@@ -23,7 +23,10 @@ Data = Annotated[dict[str, Any], WithJsonSchema(DataConfig.model_json_schema())]
 Train = Annotated[dict[str, Any], WithJsonSchema(TrainConfig.model_json_schema())]
 
 SEED = "the protocol chooses the seeds, the same for all"
-PART = "tuning is judged on the tune part and verdicts on the verdict part; that is not for a study to choose"
+PART = (
+    "tuning is judged on the tune part and verdicts on the verdict part; that is not for a study "
+    "to choose"
+)
 
 
 class Sections(Frozen):
@@ -173,7 +176,9 @@ class Sections(Frozen):
 
     @classmethod
     def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What takes the place of required parts with a fault, so that the rest can be checked too."""
+        """What takes the place of required parts with a fault, so that the rest can be
+        checked too.
+        """
         return {"question": "?"}
 
     def section_faults(self) -> Iterator[tuple[str, str]]:

@@ -69,7 +69,9 @@ class Dimension(Frozen):
         return _type_of(key) is int
 
     def fault(self, key: str) -> str | None:
-        """What is wrong with this as the space of the setting `key`, besides the values themselves."""
+        """What is wrong with this as the space of the setting `key`, besides the values
+        themselves.
+        """
         if self.choices is not None:
             return None
         kind = _type_of(key)

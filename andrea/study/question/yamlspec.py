@@ -1,4 +1,6 @@
-"""YAML in which every value knows its line, so that a fault is named as `file:line: what is wrong`."""
+"""YAML in which every value knows its line, so that a fault is named as `file:line: what is
+wrong`.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

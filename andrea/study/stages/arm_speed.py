@@ -132,7 +132,9 @@ def _is_positive(ratio: SpeedRatio) -> bool:
 
 
 def _make_job(folder: StudyFolder, study: FrozenStudy, budget_s: float) -> Job:
-    """Return the measurement as a job of the local executor, which ends a child in every trouble."""
+    """Return the measurement as a job of the local executor, which ends a child in every
+    trouble.
+    """
     arms = {arm: study.resolved.arms[arm].config for arm in study.arms}
     run = JobRun(
         run_id="speed",

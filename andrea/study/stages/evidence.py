@@ -103,8 +103,8 @@ def replicate(result: RunResult) -> Replicate:
 
 
 def _is_older(result: RunResult, frozen_at: str) -> bool:
-    """Return whether the run existed before the protocol did: then the question may have been chosen
-    for its answer.
+    """Return whether the run existed before the protocol did: then the question may have been
+    chosen for its answer.
     """
     finished_at = result.finished_at or frozen_at
     return datetime.fromisoformat(finished_at) < datetime.fromisoformat(frozen_at)

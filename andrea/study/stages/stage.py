@@ -66,7 +66,9 @@ class Question(NamedTuple):
 
 
 class Stage(Protocol):
-    """One thing that a study trains. Its runs follow from the protocol and finished results alone."""
+    """One thing that a study trains. Its runs follow from the protocol and finished results
+    alone.
+    """
 
     def forecast(self, question: Question) -> list[Forecast]:
         """Return what this stage will train, before the study begins; nothing if not asked for."""

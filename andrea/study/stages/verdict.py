@@ -90,8 +90,8 @@ def _is_planned(evidence: Evidence) -> bool:
 def _convert_to_tokens(
     evidence: Evidence, controls: ControlOutcomes, judged: Sequence[Verdict]
 ) -> Mapping[str, TokensSaved]:
-    """Return every arm's effect in tokens of the baseline, as far as the positive controls reach; of
-    a verdict without a mean none.
+    """Return every arm's effect in tokens of the baseline, as far as the positive controls reach;
+    of a verdict without a mean none.
     """
     study = evidence.study
     alpha = study.protocol.alpha / len(judged)
