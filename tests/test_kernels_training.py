@@ -214,10 +214,8 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
     assert [arm["config"]["train"]["kernels"] for arm in told.values()] == ["cuda", "cuda"]
     monkeypatch.setattr(identity_module, "choose_kernels", lambda *_: pytest.fail("asked again"))
     study = FrozenStudy(folder, store)
-    run = study.run(
-        {"arm": "pre", "phase": "tune", "why": "grid", "lr": 1e-3, "trial": 0, "generation": 0}, 1
-    )
-    assert study.config(run["run_id"])["train"]["kernels"] == "cuda"
+    run = study.plan("pre", "tune", "grid", lr=1e-3, seed=1)
+    assert study.settings(run.run_id)["train"]["kernels"] == "cuda"
 
 
 def test_on_a_cpu_auto_is_torch_even_where_kernels_could_run(

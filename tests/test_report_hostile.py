@@ -111,7 +111,7 @@ def test_a_result_whose_numbers_are_none_costs_itself_alone(
     )
     runs = load(writer.folder, writer.store).runs.set_index("run_id")
     assert not runs.loc[run, "ok"] and np.isnan(runs.loc[run, "loss"]) and runs["ok"].sum() > 5
-    assert "no numbers, left out: loss, steps" in capsys.readouterr().err
+    assert "damaged in loss, steps, parameters; treated as absent" in capsys.readouterr().err
 
 
 HEAD = "from andrea.analysis.report import *\ndef build(s): return Report('t', 'q', 'a', "

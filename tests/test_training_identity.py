@@ -215,7 +215,7 @@ def test_a_gpu_takes_bfloat16_and_compilation(monkeypatch: pytest.MonkeyPatch) -
     has = SimpleNamespace(total_memory=2**34)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
     monkeypatch.setattr(
-        module, "choose", lambda asked, model, train: f"{asked} for {train['dtype']}"
+        module, "choose_kernels", lambda asked, model, route: f"{asked} for {route.dtype}"
     )
     cfg = resolve(build(RunConfig, {}), corpus())
     assert (cfg.train.device, cfg.train.dtype, cfg.train.compile) == ("cuda", "bfloat16", "on")

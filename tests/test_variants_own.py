@@ -26,7 +26,11 @@ GUIDE = (Path(__file__).parents[1] / "docs" / "your-own-variant.md").read_text()
 SMALL = {"model.d_model": 16, "model.n_layer": 1, "model.n_head": 2, "model.context": 16}
 SMALL |= {"train.tokens": 8 * 16 * 40, "data.eval_tokens": 512, "data.curve_tokens": 64}
 SMALL |= {"protocol.trials": 3, "protocol.seeds": 2}
-ROW = {"arm": "squared", "phase": "tune", "why": "grid", "lr": 0.001, "trial": 0, "generation": 0}
+
+
+def run_id(study):
+    """The id of a tuning run of the arm."""
+    return study.plan("squared", "tune", "grid", lr=0.001, seed=1).run_id
 
 
 @pytest.fixture(autouse=True)
@@ -91,14 +95,14 @@ def test_the_example_in_the_source_is_the_guides():
 def test_a_changed_variant_is_another_run_and_a_study_keeps_the_one_it_began_with(project):
     asked, store = planned(project)
     study = FrozenStudy(freeze(asked, store), store)
-    first = study.run(ROW, 1)["run_id"]
+    first = run_id(study)
     change(project, "x.relu().square()", "x.relu().pow(3)")
-    assert study.run(ROW | {"trial": 1}, 1)["run_id"] == first  # the controller is still at it
+    assert run_id(study) == first  # the controller is still at it
     again, _ = planned(project)
     assert again.digest != asked.digest
     other = FrozenStudy(freeze(again, store), store)
-    assert other.run(ROW, 1)["run_id"] != first
-    assert FrozenStudy(study.folder, store).run(ROW, 1)["run_id"] == first
+    assert run_id(other) != first
+    assert run_id(FrozenStudy(study.folder, store)) == first
 
 
 @pytest.mark.parametrize(

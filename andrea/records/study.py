@@ -49,7 +49,7 @@ class AskedStudy(Record):
 
     kind: Literal["ablation", "sweep"] | None = None
     name: str = ""
-    question: str = ""
+    question: str | None = ""
     preset: str | None = None
     model: Settings = {}
     data: Settings = {}
@@ -57,7 +57,7 @@ class AskedStudy(Record):
     claim: str = ""
     claimed: Settings = {}
     why: str = ""
-    hypothesis: str = ""
+    hypothesis: str | None = ""
     factors: ByName[dict[str, AskedLevel]] | None = None
     """Levels by factor, of a factorial design."""
     factor: str = ""
@@ -104,7 +104,7 @@ class SolvedSetting(Record):
 class ResolvedArm(Record):
     """One arm with nothing left to choose, but for learning rate, seed and evaluated part."""
 
-    label: str = ""
+    label: str | None = None
     config: Settings = {}
     """The resolved configuration of its runs."""
     asked: Settings = {}

@@ -44,7 +44,7 @@ def rows(study: Study) -> list[Row]:
 
     Works on studies in any state: what is not known yet is not listed.
     """
-    base, arms = study.baseline, study.resolved.to_json()["arms"]
+    base, arms = study.baseline, study.resolved.to_json().get("arms", {})
     if base is None or base not in arms:
         return []
     found: list[Row] = []
@@ -73,7 +73,7 @@ def _counted(arm: str, mine: Mapping[str, Any], base: Mapping[str, Any]) -> Iter
 
 def _settings(study: Study, arm: str, base: str) -> Iterator[Row]:
     """Resolved settings that neither arm was asked to have."""
-    resolved = study.resolved.to_json()["arms"]
+    resolved = study.resolved.to_json().get("arms", {})
     declared: Mapping[str, Any] = study.asked_yaml.get("arms") or {}
     asked = {
         path for name in (arm, base) for path in dotted((declared.get(name) or {}).get("set") or {})
@@ -127,7 +127,7 @@ def _measured(study: Study, arm: str, base: str) -> Iterator[Row]:
     one, other = (runs["peak_memory_bytes"].dropna() for runs in both)
     apart = len(one) and len(other) and (one.max() < other.min() or other.max() < one.min())
     if apart:
-        config = study.resolved.to_json()["arms"][base].get("config") or {}
+        config = study.resolved.to_json().get("arms", {})[base].get("config") or {}
         noise = NOISE.get((config.get("train") or {}).get("device", "cpu"), 0.0)
         note = f"median of {plural(len(other), 'replicate')}; ranges do not overlap"
         yield from _if_other(
