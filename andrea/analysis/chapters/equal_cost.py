@@ -205,10 +205,11 @@ def speed(study: Study) -> list[Item]:
             rows.append(row | {"ratio_low": ratio.get("low"), "ratio_high": ratio.get("high")})
     if not rows:
         return []
-    frame = _numeric(
-        pd.DataFrame(rows), "step_s", "low", "high", "rounds", "compile_s", "tokens_per_s",
-        "peak_memory_bytes", "tokens_per_s_low", "tokens_per_s_high", "ratio", "ratio_low", "ratio_high",
-    )  # fmt: skip
+    quantities = (
+        "step_s low high rounds compile_s tokens_per_s peak_memory_bytes tokens_per_s_low "
+        "tokens_per_s_high ratio ratio_low ratio_high"
+    )
+    frame = _numeric(pd.DataFrame(rows), *quantities.split())
     columns = [
         Column("label", "arm"),
         numbers("step_s", "step (ms)", _ms),
