@@ -226,9 +226,10 @@ def test_ctrl_c_ends_at_once_with_130_and_the_same_command_resumes(place):
     finally:
         work.kill()
     assert work.returncode == 130
-    # How far the mirror came is the machine's affair: it may say that `andrea sync` has to go on.
-    [line] = [line for line in said.splitlines() if not line.startswith("W&B mirror: ")]
-    assert line == "andrea: interrupted; the same command given again resumes"
+    # How far the mirror came is the machine's affair: it may say that it still writes, or that
+    # `andrea sync` has to go on.
+    lines = [line for line in said.splitlines() if not line.startswith("W&B")]
+    assert lines == ["andrea: interrupted; the same command given again resumes"]
     state = json.loads(
         CliRunner().invoke(app, ["status", "--runs", str(place / "andrea-runs"), "--json"]).stdout
     )

@@ -104,7 +104,7 @@ def test_a_run_of_no_study_says_where_it_is_when_it_begins(
     subject = SingleRun(store, planned["run_id"])
     lines: list[str] = []
     mirror = Mirror(subject, store, ONLINE, warn=lines.append)
-    mirror.on_run_started(RunSpec.model_validate(planned), 1)
+    mirror.on_run_started(RUN.model_copy(update=planned), 1)
     training = Training(store, planned)
     training.record(6)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))

@@ -258,7 +258,8 @@ def test_killed_in_the_middle_and_started_again_the_server_has_each_row_once(
     server.torn_after = 7
     mirror = Mirror(folder, store, ONLINE, warn=lambda line: None)
     mirror.on_run_finished(RUN, RESULT, reused=False)
-    wait_until(lambda: any(len(run.lines) == 7 for run in server.runs.values()))
+    # In how many requests rows come is the machine's affair.
+    wait_until(lambda: any(len(run.lines) >= 7 for run in server.runs.values()))
     assert mirror._process is not None
     os.kill(
         mirror._process.pid if victim == "the mirror" else service_of(mirror._process.pid),
