@@ -170,11 +170,11 @@ def report(root: Path) -> str:
     """The whole report of a study, in every format that needs no extra."""
     from andrea.analysis.formats.build import FORMATS, make_report
     from andrea.store.runs import RunStore
-    from andrea.store.studies import find
+    from andrea.store.studies import find_study
 
     store = RunStore(root, create=False)
     script = Path(__file__).parents[1] / "reports" / "comparison.py"
-    page, *files = make_report(store, find(store, "scale"), FORMATS, script)
+    page, *files = make_report(store, find_study(store, "scale"), FORMATS, script)
     return f"page {page.stat().st_size / 1e6:.2f} MB, {len(files)} files beside it"
 
 

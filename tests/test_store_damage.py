@@ -11,7 +11,7 @@ from andrea.errors import StudyError, warn
 from andrea.records.run import RunSpec
 from andrea.store.files import append_line, read_json, write_json
 from andrea.store.runs import RunBusy, RunStore
-from andrea.store.studies import PROJECTIONS, StudyFolder, find, studies
+from andrea.store.studies import PROJECTIONS, StudyFolder, find_study, list_studies
 
 RUN = "ab" + "0" * 62
 DAMAGES = ["", '{"loss": 2.', "[]", "null", "{}", b"\x00\xff\xfe"]
@@ -153,11 +153,11 @@ def test_one_damaged_study_hides_no_other(
 ) -> None:
     good, bad = study(runs), study(runs, "other")
     scribble(bad.path / "study.json", "{")
-    assert [found.path for found in studies(runs)] == [good.path]
+    assert [found.path for found in list_studies(runs)] == [good.path]
     assert "other-aaa/study.json: damaged" in capsys.readouterr().err
-    assert find(runs, "norm").path == good.path
+    assert find_study(runs, "norm").path == good.path
     with pytest.raises(StudyError, match=r"study\.json: damaged"):
-        _ = find(runs, "other-aaa").about
+        _ = find_study(runs, "other-aaa").about
 
 
 @pytest.mark.parametrize("damage", [b"\xff rubbish", b'{"id": 2'])

@@ -15,13 +15,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 
 def test_a_process_is_known_by_its_start_and_counted_by_its_work() -> None:
-    began = processes.started(os.getpid())
+    began = processes.start_time(os.getpid())
     before = processes.used_s(os.getpid())
     assert began is not None
     assert before is not None
     while time.process_time() < before + 0.1:
         sum(range(10_000))
-    assert processes.started(os.getpid()) == began
+    assert processes.start_time(os.getpid()) == began
     assert processes.used_s(os.getpid()) == pytest.approx(time.process_time(), abs=0.05)
 
 
@@ -41,7 +41,7 @@ def test_children_are_found_whichever_thread_began_them_and_are_nobody_when_they
     assert child.pid in processes.children()
     assert processes.used_s(child.pid) is not None
     child.kill()
-    wait_until(lambda: processes.started(child.pid) is None)
+    wait_until(lambda: processes.start_time(child.pid) is None)
     assert processes.used_s(child.pid) is None, "ended, though nobody has waited for it"
     child.communicate()
     ended.set()
@@ -50,7 +50,7 @@ def test_children_are_found_whichever_thread_began_them_and_are_nobody_when_they
 
 
 def test_nothing_is_said_of_a_process_that_never_was() -> None:
-    assert processes.started(None) is None
+    assert processes.start_time(None) is None
     assert processes.used_s(2**22 + 1) is None
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from waiting import PATIENT_S, wait_until
 
 from andrea.errors import UserError
-from andrea.store import runs as runs_module
+from andrea.store import leases
 from andrea.store.digest import canonical_json, digest
 from andrea.store.files import (
     append_line,
@@ -43,7 +43,7 @@ def test_a_run_is_an_attempt_until_one_rename_makes_it_done(runs: RunStore) -> N
         claim.finish(attempt, {"loss": 2.5})
     assert runs.result(RUN) == {"loss": 2.5}
     assert runs.attempts(RUN) == [] and runs.current(RUN) == runs.folder(RUN)
-    assert runs.config(RUN) == CONFIG and runs.lease(RUN) is None
+    assert stored_config(runs) == CONFIG and runs.lease(RUN) is None
 
 
 def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs: RunStore) -> None:
@@ -57,7 +57,7 @@ def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs:
     assert runs.metrics(RUN) == [{"step": 1}] and runs.attempts(RUN) == [second]
 
 
-def test_s34_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
+def test_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
     with runs.claim(RUN) as claim:
         claim.fail(claim.attempt(CONFIG, {}), "out of memory", "log")
     assert runs.result(RUN) is None
@@ -76,12 +76,12 @@ def test_a_kill_between_the_result_and_the_rename_loses_nothing(runs: RunStore) 
     assert runs.result(RUN) == {"loss": 3.0}
 
 
-def test_s23_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
+def test_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
     with runs.claim(RUN), pytest.raises(RunBusy, match=str(os.getpid())):
         runs.claim(RUN)
 
 
-def test_s27_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
+def test_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
     code = (
         "import sys; from pathlib import Path; from andrea.store.runs import RunStore\n"
         f"RunStore(Path(sys.argv[1])).claim('{RUN}'); print('held', flush=True); sys.stdin.read()"
@@ -91,7 +91,7 @@ def test_s27_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
     )
     assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
     lease = runs.lease(RUN)
-    assert lease is not None and lease["pid"] == holder.pid
+    assert lease is not None and lease.pid == holder.pid
     with pytest.raises(RunBusy):
         runs.claim(RUN)
     holder.send_signal(signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_reused_pid_is_not_taken_for_its_predecessor(runs: RunStore) -> None:
     claim.release()
 
 
-def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunStore) -> None:
+def test_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunStore) -> None:
     claim = runs.claim(RUN)
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     lease.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"}))
@@ -118,10 +118,10 @@ def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunSto
     claim.release()
 
 
-def test_s28_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the_new_lease(
+def test_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the_new_lease(
     runs: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs_module, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
     first = runs.claim(RUN)
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     theirs = json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"})
@@ -137,7 +137,7 @@ def test_s28_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the
 
 
 def test_a_held_lease_is_refreshed(runs: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_S", 0.01)
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     with runs.claim(RUN):
         os.utime(lease, (1, 1))
@@ -196,43 +196,6 @@ def test_a_damaged_store_is_named_and_left_alone(tmp_path: Path, content: str | 
         with pytest.raises(UserError, match=r"store\.json is damaged"):
             RunStore(tmp_path, create=create)
     assert marker.read_bytes() == before
-
-
-def test_a_store_of_an_older_format_is_migrated_step_by_step_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    RunStore(tmp_path)
-    (tmp_path / "old").write_text("kept")
-    monkeypatch.setattr(runs_module, "FORMAT", FORMAT + 2)
-    steps = {
-        FORMAT: lambda root: (root / "old").rename(root / "renamed"),
-        FORMAT + 1: lambda root: (root / "renamed").rename(root / "new"),
-    }
-    monkeypatch.setattr(runs_module, "MIGRATIONS", steps)
-    for _ in range(2):
-        RunStore(tmp_path)
-        assert (tmp_path / "new").read_text() == "kept"
-    assert read_json(tmp_path / "store.json") == {"format": FORMAT + 2}
-
-
-def test_a_kill_in_the_middle_of_a_migration_goes_on_from_the_step_it_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    RunStore(tmp_path)
-    monkeypatch.setattr(runs_module, "FORMAT", FORMAT + 2)
-    done: list[int] = []
-
-    def killed(root: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(
-        runs_module, "MIGRATIONS", {FORMAT: lambda root: done.append(FORMAT), FORMAT + 1: killed}
-    )
-    with pytest.raises(KeyboardInterrupt):
-        RunStore(tmp_path)
-    monkeypatch.setitem(runs_module.MIGRATIONS, FORMAT + 1, lambda root: done.append(FORMAT + 1))
-    RunStore(tmp_path)
-    assert done == [FORMAT, FORMAT + 1]
 
 
 def test_a_store_too_old_to_be_read_is_a_line_and_not_a_traceback(tmp_path: Path) -> None:

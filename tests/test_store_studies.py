@@ -10,7 +10,7 @@ from andrea.errors import StudyError, UserError
 from andrea.records.run import RunSpec
 from andrea.store.files import write_json
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find, studies
+from andrea.store.studies import StudyFolder, find_study, list_studies
 
 
 def make(store: RunStore, name: str, digest: str, created: str) -> StudyFolder:
@@ -27,18 +27,18 @@ def test_the_bare_name_means_the_latest_and_the_full_name_means_itself(tmp_path:
     store = RunStore(tmp_path)
     make(store, "norm", "aaa", "2026-01-02")
     make(store, "norm", "bbb", "2026-01-01")
-    assert find(store, "norm").path.name == "norm-aaa"
-    assert find(store, "norm-bbb").path.name == "norm-bbb"
-    assert [s.path.name for s in studies(store)] == ["norm-bbb", "norm-aaa"]
+    assert find_study(store, "norm").path.name == "norm-aaa"
+    assert find_study(store, "norm-bbb").path.name == "norm-bbb"
+    assert [s.path.name for s in list_studies(store)] == ["norm-bbb", "norm-aaa"]
 
 
 def test_an_unknown_study_gets_a_hint(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     with pytest.raises(UserError, match="there are none"):
-        find(store, "norm")
+        find_study(store, "norm")
     make(store, "norm-placement", "aaa", "2026-01-01")
     with pytest.raises(UserError, match="did you mean 'norm-placement'"):
-        find(store, "norm-placment")
+        find_study(store, "norm-placment")
 
 
 def test_a_second_controller_is_refused_while_the_first_lives(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from andrea.errors import StudyError, UserError
-from andrea.store.studies import studies
+from andrea.store.studies import list_studies
 from andrea.study.plan import estimate
 from andrea.study.plan.freeze import freeze, plan
 from andrea.study.plan.frozen import FrozenStudy
@@ -69,7 +69,7 @@ def test_a_plan_counts_arms_runs_tokens_and_differences_and_writes_no_study(tiny
     assert planned.arms["pre"].config.model.vocab_size == 256
     assert planned.arms["pre"].config.train.device in ("cpu", "cuda")
     assert planned.arms["pre"].asked.train.device == "auto"
-    assert studies(store) == []
+    assert list_studies(store) == []
 
 
 def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, store):
@@ -163,7 +163,7 @@ def test_what_changes_no_run_changes_no_digest(tiny_text, store, tmp_path):
 def test_what_does_not_do_is_refused_before_anything_is_written(tiny_text, store, more, message):
     with pytest.raises(UserError, match=message):
         plan(ask(ablation(tiny_text), **more), store)
-    assert studies(store) == []
+    assert list_studies(store) == []
 
 
 def test_all_unknown_settings_are_named_at_once(tiny_text, store):

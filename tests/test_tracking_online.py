@@ -31,7 +31,7 @@ from wandb_server import WandbServer, answering, slowly
 
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find
+from andrea.store.studies import StudyFolder, find_study
 from andrea.tracking.dashboards import as_json, view_name, workspace
 from andrea.tracking.mirror import Mirror, sync
 from andrea.tracking.published import alone, scratch
@@ -57,7 +57,7 @@ def elsewhere(store: RunStore, tmp_path: Path) -> tuple[StudyFolder, RunStore]:
     copy = tmp_path / "elsewhere"
     shutil.copytree(store.root, copy, ignore=shutil.ignore_patterns("wandb"))
     other = RunStore(copy, create=False)
-    return find(other, "norm-placement"), other
+    return find_study(other, "norm-placement"), other
 
 
 def run_of(server: WandbServer, **wanted: Any) -> Any:

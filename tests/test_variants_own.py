@@ -16,7 +16,7 @@ from andrea.errors import UserError
 from andrea.execution.make import make_executor
 from andrea.model import registry, variants
 from andrea.store.runs import RunStore
-from andrea.store.studies import studies
+from andrea.store.studies import list_studies
 from andrea.study.controller import run_study
 from andrea.study.plan.freeze import Request, freeze, plan
 from andrea.study.plan.frozen import FrozenStudy
@@ -162,7 +162,7 @@ def test_a_variant_that_cannot_run_is_one_line_and_nothing_is_written(project, o
         planned(project)
     assert "\n" not in str(refused.value)
     store = RunStore(project / "runs")
-    assert studies(store) == [] and not (store.root / "data").exists()
+    assert list_studies(store) == [] and not (store.root / "data").exists()
 
 
 def test_a_variant_that_reads_a_number_is_run_on_the_cpu_instead(project):
@@ -198,4 +198,4 @@ def test_two_arms_that_train_the_same_are_refused(tiny_text, store):
     )
     with pytest.raises(UserError, match="arms exact and rounded train the same model"):
         plan(Request(spec, name="same", device="cpu"), store)
-    assert studies(store) == []
+    assert list_studies(store) == []

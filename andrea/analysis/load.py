@@ -36,7 +36,7 @@ from andrea.records.study import (
 from andrea.records.verdict import StudyVerdict
 from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find, studies
+from andrea.store.studies import StudyFolder, find_study, list_studies
 from andrea.store.usual import DEFAULT_RUNS
 from andrea.store.verdict_rows import Row, effect_rows, verdict_rows
 from andrea.text.names import line
@@ -366,14 +366,14 @@ def _find_study(
     if store is None:
         store = folder.path.parents[1] if folder else DEFAULT_RUNS
     run_store = open_store(store)
-    return folder or find(run_store, str(study)), run_store
+    return folder or find_study(run_store, str(study)), run_store
 
 
 def load_all(store: RunStore | str | Path = DEFAULT_RUNS) -> list[Study]:
     """Return every study of a store, oldest first; of one that is damaged it only warns."""
     run_store = open_store(store)
     loaded = []
-    for folder in studies(run_store):
+    for folder in list_studies(run_store):
         try:
             loaded.append(load(folder, run_store))
         except StudyError as error:

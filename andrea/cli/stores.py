@@ -9,7 +9,7 @@ from pathlib import Path
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.store.studies import StudyFolder, find, studies
+from andrea.store.studies import StudyFolder, find_study, list_studies
 
 
 def open_store(runs: Path) -> RunStore:
@@ -29,9 +29,9 @@ def open_study(runs: Path, study: str) -> tuple[RunStore, StudyFolder]:
         UserError: there is no such study.
     """
     store = open_store(runs)
-    folder = find(store, study)
+    folder = find_study(store, study)
     if folder.path.name != study:
-        namesakes = sum(other.load_info().name == study for other in studies(store))
+        namesakes = sum(other.load_info().name == study for other in list_studies(store))
         if namesakes > 1:
             line = f"{namesakes} studies are named {study}; this is the latest, {folder.path.name}"
             print(line, file=sys.stderr)

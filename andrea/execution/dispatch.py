@@ -165,7 +165,7 @@ class Dispatcher:
             return False
         self._elsewhere.append(run_id)
         self._observer.on_message(
-            f"run {run_id[:12]} is being trained by process {holder['pid']} on {holder['host']}: "
+            f"run {run_id[:12]} is being trained by process {holder.pid} on {holder.host}: "
             "waiting for it"
         )
         return True

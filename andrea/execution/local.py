@@ -16,7 +16,7 @@ from andrea.errors import StudyError, UserError, disk_full, reason
 from andrea.execution.executors import TRAINING
 from andrea.execution.worker import work
 from andrea.records.job import Job, JobEnd, JobOutcome
-from andrea.store.processes import started, used_s
+from andrea.store.processes import start_time, used_s
 
 PRELOAD = ("torch", "andrea.training.job", "andrea.execution.worker")
 """What the fork server imports once; none of it touches CUDA, which does not survive a fork."""
@@ -166,7 +166,7 @@ class LocalExecutor:
             # Nobody tells its exit, and its end of the pipe closes a little before its lease is
             # nobody's.
             deadline = time.monotonic() + 5
-            while started(child.process.pid) and time.monotonic() < deadline:
+            while start_time(child.process.pid) and time.monotonic() < deadline:
                 time.sleep(0.01)
         child.report.close()
         self._children.remove(child)

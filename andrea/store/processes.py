@@ -9,7 +9,7 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def started(pid: int | None) -> str | None:
+def start_time(pid: int | None) -> str | None:
     """Start time of a process in clock ticks since boot, so that a reused pid is not taken for its
     predecessor.
 

@@ -10,26 +10,22 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from andrea.errors import AndreaError, UserError, warn
+from andrea.records.base import Record
 from andrea.records.run import Environment, Failure, RunResult, RunSettings
-from andrea.store.files import locked, read_lines, read_mapping, write_atomic, write_json
-from andrea.store.processes import started
+from andrea.store import leases
+from andrea.store.files import locked, read_lines, read_mapping, write_json
+from andrea.store.leases import Lease
 
 FORMAT = 1
-HEARTBEAT_S = 10.0
-STALE_S = 120.0
 CARRIED = ("checkpoint", "metrics.jsonl", "log.txt")
-
-MIGRATIONS: dict[int, Callable[[Path], None]] = {}
-"""From format n to n + 1, in place."""
+"""Files that a new attempt takes over from the last one."""
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 class RunBusy(AndreaError):
@@ -37,7 +33,7 @@ class RunBusy(AndreaError):
 
 
 class RunStore:
-    """The runs under one root folder. A store of an older format is migrated, step by step.
+    """The runs under one root folder.
 
     Raises:
         UserError: the root is a file, cannot be written, is damaged, or is of a format that this
@@ -50,37 +46,27 @@ class RunStore:
         self.created = False
         """Whether this object made the store."""
         try:
-            found = self._format()
-            if found is None and create:
-                self.root.mkdir(parents=True, exist_ok=True)
-                write_json(self.marker, {"format": FORMAT})
-                self.created = True
-            elif found is not None and found < FORMAT:
-                self._migrate()
+            if self._is_marked() or not create:
+                return
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_json(self.marker, {"format": FORMAT})
+            self.created = True
         except OSError as error:
             raise UserError(
                 f"--runs {root}: cannot be used as a runs folder ({error.strerror or error}); "
                 "name a folder that can be written"
             ) from error
 
-    def _migrate(self) -> None:
-        with locked(self.root / "leases.lock"):
-            for found in range(self._format() or 0, FORMAT):
-                if found not in MIGRATIONS:
-                    raise UserError(
-                        f"--runs {self.root}: of format {found}, which this andrea (format "
-                        f"{FORMAT}) no longer reads; "
-                        "open it with an older andrea or name another folder"
-                    )
-                MIGRATIONS[found](self.root)
-                write_json(self.marker, {"format": found + 1})
+    def _is_marked(self) -> bool:
+        """Return whether there is a store here, of the format that is read.
 
-    def _format(self) -> int | None:
-        """The number in store.json, or None where there is no store."""
+        Raises:
+            UserError: it is damaged, or of another format.
+        """
         try:
             number = json.loads(self.marker.read_text(encoding="utf-8"))["format"]
         except FileNotFoundError:
-            return None
+            return False
         except (ValueError, LookupError, TypeError):
             number = None
         if type(number) is not int:
@@ -95,31 +81,32 @@ class RunStore:
                 f"{FORMAT}); "
                 "update andrea or name another folder"
             )
-        return number
+        if number < FORMAT:
+            raise UserError(
+                f"--runs {self.root}: of format {number}, which this andrea (format {FORMAT}) no "
+                "longer reads; open it with an older andrea or name another folder"
+            )
+        return True
 
     def folder(self, run_id: str) -> Path:
         """Where the finished run lies or will lie."""
         return self.root / "runs" / run_id[:2] / run_id
 
-    def ids(self) -> list[str]:
-        """Ids of all runs that have a folder, finished or not, sorted."""
-        return sorted(
-            {
-                path.name.partition(".")[0]
-                for path in self.root.glob("runs/??/[!.]*")
-                if path.is_dir()
-            }
-        )
+    def ids(self, prefix: str = "") -> list[str]:
+        """Return the ids of all runs that have a folder, finished or not, sorted.
 
-    def beginning(self, prefix: str) -> list[str]:
-        """Ids of all runs that have a folder, finished or not, and begin so."""
-        return [run_id for run_id in self.ids() if run_id.startswith(prefix)]
+        Args:
+            prefix: only of those whose id begins so.
+        """
+        folders = (path for path in self.root.glob("runs/??/[!.]*") if path.is_dir())
+        ids = {path.name.partition(".")[0] for path in folders}
+        return sorted(run_id for run_id in ids if run_id.startswith(prefix))
 
     def attempts(self, run_id: str) -> list[Path]:
-        """Unfinished attempts, oldest first."""
-        parent = self.folder(run_id).parent
-        found = [p for p in parent.glob(f"{run_id}.*") if p.suffix[1:].isdigit() and p.is_dir()]
-        return sorted(found, key=lambda p: int(p.suffix[1:]))
+        """Return the folders of unfinished attempts, oldest first."""
+        candidates = self.folder(run_id).parent.glob(f"{run_id}.*")
+        attempts = [path for path in candidates if path.suffix[1:].isdigit() and path.is_dir()]
+        return sorted(attempts, key=lambda path: int(path.suffix[1:]))
 
     def current(self, run_id: str) -> Path | None:
         """The finished run's folder, else its latest attempt's, else None."""
@@ -129,69 +116,76 @@ class RunStore:
         attempts = self.attempts(run_id)
         return attempts[-1] if attempts else None
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
-        """The result of a finished run, or None. A run whose result is lost or damaged is not
-        finished: it warns.
-        """
-        folder = self.folder(run_id)
-        found = _result(folder)
-        if found is None and folder.is_dir():
-            found = _result(folder)  # it may have been finished between the two looks
-            if found is None:
-                warn(
-                    f"{folder / 'result.json'}: missing or damaged; the next command that needs "
-                    "this run finishes it"
-                )
-        return found
-
     def log(self, run_id: str) -> Path:
-        """What the workers of an unfinished run print."""
+        """Return the file to which the workers of an unfinished run print."""
         return self.folder(run_id).with_name(f"{run_id}.log")
 
-    def failure(self, run_id: str) -> dict[str, Any] | None:
-        """Why the latest attempt failed (`reason`, `log`), or None when it did not fail or the run
-        is done.
-        """
-        current = self.current(run_id)
-        return read_mapping(current / "failure.json") if current else None
-
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
-        """The records written so far, oldest first, without a torn last line and damaged ones."""
+        """Return the records written so far, oldest first, without damaged and torn lines."""
         current = self.current(run_id)
         return read_lines(current / "metrics.jsonl") if current else []
 
-    def config(self, run_id: str) -> dict[str, Any] | None:
-        """config.json of the run: the resolved config and the identity that its id digests."""
-        current = self.current(run_id)
-        return read_mapping(current / "config.json") if current else None
-
-    def env(self, run_id: str) -> dict[str, Any] | None:
-        """env.json of the run: versions, git state, device."""
-        current = self.current(run_id)
-        return read_mapping(current / "env.json") if current else None
-
     def load_result(self, run_id: str) -> RunResult | None:
-        """Return the result of a finished run; None where there is none, or a damaged one."""
-        path = self.folder(run_id) / "result.json"
-        return RunResult.from_json(self.result(run_id), path)
+        """Return the result of a finished run, or None.
+
+        A run whose result is lost or damaged is not finished: there is a warning.
+        """
+        folder = self.folder(run_id)
+        path = folder / "result.json"
+        values = _read_result(folder)
+        if values is None and folder.is_dir():
+            # Read again: it may have been finished between the two looks.
+            values = _read_result(folder)
+            if values is None:
+                warn(
+                    f"{path}: missing or damaged; the next command that needs this run finishes it"
+                )
+        return RunResult.from_json(values, path)
 
     def load_failure(self, run_id: str) -> Failure | None:
         """Return why the latest attempt failed; None when it did not fail or the run is done."""
-        return Failure.from_json(self.failure(run_id), f"failure.json of run {run_id[:12]}")
+        return self._load(Failure, run_id, "failure.json")
 
     def load_settings(self, run_id: str) -> RunSettings | None:
         """Return the configuration of a run that was begun, with the identity its id digests."""
-        return RunSettings.from_json(self.config(run_id), f"config.json of run {run_id[:12]}")
+        return self._load(RunSettings, run_id, "config.json")
 
     def load_environment(self, run_id: str) -> Environment | None:
         """Return the versions, git state and device that trained a run."""
-        return Environment.from_json(self.env(run_id), f"env.json of run {run_id[:12]}")
+        return self._load(Environment, run_id, "env.json")
 
-    def lease(self, run_id: str) -> dict[str, Any] | None:
-        """Who holds the run now (`host`, `pid`, …), or None; a dead holder is nobody."""
-        path = _lease_path(self, run_id)
-        holder = _read_lease(path)
-        return holder if holder and _alive(path, holder) else None
+    # The next four go when every reader reads records.
+    def result(self, run_id: str) -> dict[str, Any] | None:
+        loaded = self.load_result(run_id)
+        return loaded and loaded.to_json()
+
+    def failure(self, run_id: str) -> dict[str, Any] | None:
+        loaded = self.load_failure(run_id)
+        return loaded and loaded.to_json()
+
+    def config(self, run_id: str) -> dict[str, Any] | None:
+        loaded = self.load_settings(run_id)
+        return loaded and loaded.to_json()
+
+    def env(self, run_id: str) -> dict[str, Any] | None:
+        loaded = self.load_environment(run_id)
+        return loaded and loaded.to_json()
+
+    def _load(self, record: type[RecordT], run_id: str, name: str) -> RecordT | None:
+        current = self.current(run_id)
+        if current is None:
+            return None
+        return record.from_json(read_mapping(current / name), current / name)
+
+    def lease_path(self, run_id: str) -> Path:
+        """Return the file that says who trains a run."""
+        return self.folder(run_id).with_name(f"{run_id}.lease")
+
+    def lease(self, run_id: str) -> Lease | None:
+        """Return who trains the run now; None where nobody does, or the holder is dead."""
+        path = self.lease_path(run_id)
+        holder = Lease.read(path)
+        return holder if holder and holder.is_live(path) else None
 
     def claim(self, run_id: str) -> "Claim":
         """Take the lease of a run.
@@ -207,21 +201,20 @@ class Claim:
 
     def __init__(self, store: RunStore, run_id: str) -> None:
         self._store, self.run_id = store, run_id
-        self._lease = _lease_path(store, run_id)
+        self._path = store.lease_path(run_id)
         self._lock = store.root / "leases.lock"
-        self._mine = {**_identity(os.getpid()), "claim": os.urandom(8).hex()}
+        self._mine = Lease.of_process(os.getpid(), os.urandom(8).hex())
         self._stop = threading.Event()
-        self._lease.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         # One lock for all leases: reading a holder and replacing, refreshing or releasing it is one
         # step.
         with locked(self._lock):
-            holder = _read_lease(self._lease)
-            if holder and _alive(self._lease, holder):
+            holder = store.lease(run_id)
+            if holder:
                 raise RunBusy(
-                    f"run {run_id[:12]} is being trained by process {holder['pid']} on "
-                    f"{holder['host']}"
+                    f"run {run_id[:12]} is being trained by process {holder.pid} on {holder.host}"
                 )
-            write_atomic(self._lease, json.dumps(self._mine))
+            self._mine.write(self._path)
         self._heart = threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}")
         try:
             self._recover()
@@ -238,10 +231,10 @@ class Claim:
         # Nobody else writes such names while the lease is ours.
         for rubbish in folder.parent.glob(f".{self.run_id}.*"):
             _remove(rubbish)
-        if folder.is_dir() and _result(folder) is None:
+        if folder.is_dir() and _read_result(folder) is None:
             folder.rename(self._next())
         for attempt in self._store.attempts(self.run_id):
-            if _result(attempt) and not folder.exists():
+            if _read_result(attempt) and not folder.exists():
                 attempt.rename(folder)
             elif folder.exists():
                 _remove(attempt)
@@ -256,11 +249,11 @@ class Claim:
         """Show that the holder lives, until the lease is given back or somebody else has taken it
         for dead.
         """
-        while not self._stop.wait(HEARTBEAT_S):
+        while not self._stop.wait(leases.HEARTBEAT_S):
             with contextlib.suppress(OSError), locked(self._lock):
-                if _read_lease(self._lease) != self._mine:
+                if Lease.read(self._path) != self._mine:
                     return
-                os.utime(self._lease)
+                os.utime(self._path)
 
     def attempt(self, config: dict[str, Any], env: dict[str, Any]) -> Path:
         """Open a new attempt, which starts with the last one's checkpoint and metrics where there
@@ -303,8 +296,8 @@ class Claim:
             self._stop.set()
             # Where the store itself is gone there is nothing to give back.
             with contextlib.suppress(FileNotFoundError), locked(self._lock):
-                if _read_lease(self._lease) == self._mine:
-                    self._lease.unlink()
+                if Lease.read(self._path) == self._mine:
+                    self._path.unlink()
             # A store with thousands of runs in one process must not wait for the scheduler to end
             # thousands of threads.
             if self._heart.is_alive():
@@ -322,23 +315,7 @@ class Claim:
         self.release()
 
 
-def _lease_path(store: RunStore, run_id: str) -> Path:
-    folder = store.folder(run_id)
-    return folder.with_name(f"{folder.name}.lease")
-
-
-def _read_lease(path: Path) -> dict[str, Any] | None:
-    """Who wrote the lease; one that is damaged is nobody's."""
-    holder = read_mapping(path)
-    whole = (
-        holder is not None
-        and {"host", "boot", "pid", "started"} <= holder.keys()
-        and type(holder["pid"]) is int
-    )
-    return holder if whole else None
-
-
-def _result(folder: Path) -> dict[str, Any] | None:
+def _read_result(folder: Path) -> dict[str, Any] | None:
     """The valid result in the folder of a run or attempt, or None."""
     return read_mapping(folder / "result.json") or None
 
@@ -348,43 +325,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _identity(pid: int) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": pid, "started": started(pid)}
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _alive(path: Path, holder: dict[str, Any]) -> bool:
-    here = _identity(int(holder["pid"]))
-    if holder["host"] == here["host"]:
-        if holder["boot"] != here["boot"]:
-            return False
-        if holder["boot"]:
-            return holder["started"] is not None and holder["started"] == here["started"]
-    try:
-        age = _now_of(path.parent) - path.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return age < STALE_S
-
-
-def _now_of(folder: Path) -> float:
-    """The time by the clock of the file system, which two hosts share; this host's own where
-    nothing can be written.
-    """
-    probe = folder / f".clock.{os.getpid()}.{threading.get_ident()}"
-    try:
-        probe.touch()
-        try:
-            return probe.stat().st_mtime
-        finally:
-            probe.unlink()
-    except OSError:
-        return time.time()

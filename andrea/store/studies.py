@@ -1,4 +1,4 @@
-"""Study folders: what was asked, what was planned, what came out.
+"""Study folders: the question, the planned runs, the verdict.
 
 studies/<name>-<digest>/
   study.json      kind, name, digest, key (of name and digest), created
@@ -42,46 +42,22 @@ from andrea.store.files import (
     write_json,
     write_lines,
 )
-from andrea.store.runs import RunStore
+from andrea.store.runs import RecordT, RunStore
 
 PROJECTIONS = ("choices.json", "verdict.json", "best.json", "asked.json")
-"""What is made again from the store: damaged is as good as missing."""
-RUN = ("run_id", "arm", "phase", "why", "seed")
-"""What a line of runs.jsonl cannot be without."""
+"""Made again from the store: damaged is as good as missing."""
+RUN_FIELDS = ("run_id", "arm", "phase", "why", "seed")
+"""Without these a line of runs.jsonl is damaged."""
 
 
 class StudyFolder:
-    """One study on disk."""
+    """One study on disk.
+
+    What is damaged is a warning where the study's command makes it again, else a `StudyError`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """study.json; empty where there is none.
-
-        Raises:
-            StudyError: it is damaged.
-        """
-        about: dict[str, Any] = self.read("study.json") or {}
-        return about
-
-    def protocol(self) -> dict[str, Any]:
-        """protocol.yaml: what was asked, as asked.
-
-        Raises:
-            StudyError: the file is missing or no mapping, so this is no study.
-        """
-        path = self.path / "protocol.yaml"
-        try:
-            asked = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise self.damaged(
-                "protocol.yaml", f"cannot be read ({' '.join(str(error).split())})"
-            ) from error
-        if not isinstance(asked, dict):
-            raise self.damaged("protocol.yaml", "not a mapping")
-        return asked
 
     def load_info(self) -> StudyInfo:
         """Return study.json; an empty record where there is none.
@@ -89,7 +65,7 @@ class StudyFolder:
         Raises:
             StudyError: it is damaged.
         """
-        return StudyInfo.from_json(self.about, self.path / "study.json") or StudyInfo()
+        return self._load(StudyInfo, "study.json") or StudyInfo()
 
     def load_question(self) -> AskedStudy:
         """Return protocol.yaml, the question as it was asked.
@@ -97,7 +73,15 @@ class StudyFolder:
         Raises:
             StudyError: the file is missing or damaged, so this is no study.
         """
-        question = AskedStudy.from_json(self.protocol(), self.path / "protocol.yaml")
+        path = self.path / "protocol.yaml"
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise self.damaged("protocol.yaml", f"cannot be read ({reason})") from error
+        if not isinstance(values, dict):
+            raise self.damaged("protocol.yaml", "not a mapping")
+        question = AskedStudy.from_json(values, path)
         if question is None:
             raise self.damaged("protocol.yaml", "damaged")
         return question
@@ -108,12 +92,12 @@ class StudyFolder:
         Raises:
             StudyError: it is damaged.
         """
-        return ResolvedStudy.from_json(self.read("resolved.json"), self.path / "resolved.json")
+        return self._load(ResolvedStudy, "resolved.json")
 
     def load_runs(self) -> list[RunSpec]:
         """Return the planned runs in order, without damaged lines."""
         path = self.path / "runs.jsonl"
-        specs = (RunSpec.from_json(line, path) for line in read_lines(path, RUN))
+        specs = (RunSpec.from_json(line, path) for line in read_lines(path, RUN_FIELDS))
         return [spec for spec in specs if spec is not None]
 
     def load_choices(self) -> dict[str, Choice]:
@@ -121,17 +105,17 @@ class StudyFolder:
         path = self.path / "choices.json"
         choices = {
             arm: Choice.from_json(values, f"{path}, {arm}")
-            for arm, values in (self.read("choices.json") or {}).items()
+            for arm, values in (self.read_json("choices.json") or {}).items()
         }
         return {arm: choice for arm, choice in choices.items() if choice is not None}
 
     def load_verdict(self) -> StudyVerdict | None:
         """Return verdict.json; None where it is missing or damaged."""
-        return StudyVerdict.from_json(self.read("verdict.json"), self.path / "verdict.json")
+        return self._load(StudyVerdict, "verdict.json")
 
     def load_best(self) -> BestTrial | None:
         """Return best.json of a sweep; None where it is missing or damaged."""
-        return BestTrial.from_json(self.read("best.json"), self.path / "best.json")
+        return self._load(BestTrial, "best.json")
 
     def load_speed(self) -> StudySpeed | None:
         """Return speed.json; None where it is missing or damaged."""
@@ -143,7 +127,7 @@ class StudyFolder:
 
         Where asked.json was lost, the planned runs tell.
         """
-        extras = Extras.from_json(self.read("asked.json"), self.path / "asked.json") or Extras()
+        extras = self._load(Extras, "asked.json") or Extras()
         for run in self.load_runs():
             budgets = [b for b in BUDGETS if run.phase == "budget" and run.why == f"equal {b}"]
             extras |= Extras(
@@ -151,14 +135,17 @@ class StudyFolder:
             )
         return extras
 
+    def _load(self, record: type[RecordT], name: str) -> RecordT | None:
+        return record.from_json(self.read_json(name), self.path / name)
+
     def save_extras(self, extras: Extras) -> None:
         """Write asked.json, unless it says the same already."""
-        if extras and self.read("asked.json") != extras.to_json():
+        if extras and self.read_json("asked.json") != extras.to_json():
             self.write("asked.json", extras.to_json())
 
-    def damaged(self, name: str, what: str) -> StudyError:
-        """The error for a file without which this is no study: what is wrong, and the remedy."""
-        return StudyError(f"{self.path / name}: {what}; {self._remedy}")
+    def damaged(self, name: str, fault: str) -> StudyError:
+        """Return the error for a file without which this is no study, with the remedy."""
+        return StudyError(f"{self.path / name}: {fault}; {self._remedy}")
 
     @property
     def _remedy(self) -> str:
@@ -175,49 +162,40 @@ class StudyFolder:
         if self.load_info().kind == "sweep":
             best = self.load_best()
             return best is not None and best.complete
-        asked = Extras.from_json(self.read("asked.json"), self.path / "asked.json")
-        return self.answers(asked or Extras())
+        return self.answers(self._load(Extras, "asked.json") or Extras())
 
     def answers(self, extras: Extras) -> bool:
         """Return whether an ablation was judged completely, with these extras."""
         verdict = self.load_verdict()
         return verdict is not None and verdict.complete and verdict.asked.covers(extras)
 
-    def read(self, name: str) -> Any:
-        """A JSON file of the study, an object, or None where it is missing or a damaged projection.
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return the object in a JSON file; None where it is missing or a damaged projection.
 
         Raises:
             StudyError: a file that nothing can make again is damaged.
         """
+        path = self.path / name
         try:
-            found = read_json(self.path / name, self._remedy)
-            if isinstance(found, dict) or not (self.path / name).exists():
-                return found
+            values = read_json(path, self._remedy)
+            if isinstance(values, dict) or not path.exists():
+                return values
             raise self.damaged(name, "damaged, no JSON object")
         except StudyError:
             if name not in PROJECTIONS:
                 raise
-            warn(
-                f"{self.path / name}: damaged, treated as missing; the study's command writes it "
-                "again"
-            )
+            warn(f"{path}: damaged, treated as missing; the study's command writes it again")
             return None
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file of the study, atomically."""
         write_json(self.path / name, value)
 
-    def runs(self) -> list[dict[str, Any]]:
-        """The planned runs in order: run_id, arm, phase (tune, replicate, control, …), why, lr,
-        seed, trial, …
-        """
-        return read_lines(self.path / "runs.jsonl", RUN)
-
     def mend_runs(self) -> None:
         """Drop the planned runs from the first damaged line on; only for the controller, which
         plans them again.
         """
-        number = cut_damaged_lines(self.path / "runs.jsonl", RUN)
+        number = cut_damaged_lines(self.path / "runs.jsonl", RUN_FIELDS)
         if number is not None:
             warn(
                 f"{self.path / 'runs.jsonl'}: line {number} was damaged; planned again from there "
@@ -248,12 +226,26 @@ class StudyFolder:
         """Write best.json."""
         self.write("best.json", best.to_json())
 
+    # The next four go when every reader reads records.
+    @property
+    def about(self) -> dict[str, Any]:
+        return self.load_info().to_json()
+
+    def protocol(self) -> dict[str, Any]:
+        return self.load_question().to_json()
+
+    def read(self, name: str) -> Any:
+        return self.read_json(name)
+
+    def runs(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "runs.jsonl", RUN_FIELDS)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Be the one controller of this study.
 
         Raises:
-            UserError: another controller is at it.
+            UserError: another controller runs it.
         """
         with contextlib.ExitStack() as stack:
             while True:
@@ -261,54 +253,46 @@ class StudyFolder:
                     stack.enter_context(locked(self.path / "lock", wait=False))
                     break
                 except BlockingIOError:
-                    # A controller, or somebody who looked just then; lookers are no obstacle to
-                    # each other.
+                    # Held by a controller, or for a moment by a reader, which must not keep us out.
                     self.require_free()
                     time.sleep(0.001)
-            for partial in self.path.glob(
-                ".*.partial"
-            ):  # of a controller that was killed while it wrote
+            # A controller that was killed while it wrote leaves these behind.
+            for partial in self.path.glob(".*.partial"):
                 partial.unlink(missing_ok=True)
             yield
 
     def require_free(self) -> None:
-        """Make sure that no controller is at it.
+        """Make sure that no controller runs this study.
 
         Raises:
-            UserError: one is.
+            UserError: one does.
         """
         if self.live:
             raise UserError(
                 f"study {self.path.name} is being run by another command; wait for it or watch it "
-                "with "
-                f"`andrea status {self.path.name}`"
+                f"with `andrea status {self.path.name}`"
             )
 
     @property
     def live(self) -> bool:
-        """Whether a controller is at it now; to look never keeps one out."""
+        """Whether a controller runs this study now."""
         return is_locked(self.path / "lock")
 
 
-def named(listed: Any) -> list[str]:
-    """The names in a list of a file that others may have written; none where it is no list."""
-    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-
-
-def studies(store: RunStore) -> list[StudyFolder]:
-    """All studies of a store, oldest first; of one whose study.json is damaged it only warns."""
-    found = []
+def list_studies(store: RunStore) -> list[StudyFolder]:
+    """Return all studies of a store, oldest first, with a warning for each damaged study.json."""
+    dated = []
     for path in (store.root / "studies").glob("*/study.json"):
         study = StudyFolder(path.parent)
         try:
-            found.append((str(study.about.get("created", "")), study.path.name, study))
+            dated.append((study.load_info().created, study.path.name, study))
         except StudyError as error:
             warn(str(error))
-    return [study for *_, study in sorted(found, key=lambda told: told[:2])]
+    return [study for *_, study in sorted(dated, key=lambda row: row[:2])]
 
 
-def find(store: RunStore, name: str) -> StudyFolder:
-    """The study of that folder name, or the latest of that bare name.
+def find_study(store: RunStore, name: str) -> StudyFolder:
+    """Return the study of that folder name, or the latest of that bare name.
 
     Raises:
         UserError: there is none.
@@ -316,9 +300,10 @@ def find(store: RunStore, name: str) -> StudyFolder:
     exact = StudyFolder(store.root / "studies" / name)
     if Path(name).name == name and (exact.path / "study.json").exists():
         return exact
-    every = studies(store)
-    named = [s for s in every if s.about.get("name") == name]
-    if named:
-        return named[-1]
-    names = [s.path.name for s in every] + [str(s.about.get("name")) for s in every]
-    raise UserError(f"no study {name!r} in {store.root}; {nearest(name, sorted(set(names)))}")
+    every = list_studies(store)
+    bare_names = [study.load_info().name for study in every]
+    if name in bare_names:
+        return every[len(every) - 1 - bare_names[::-1].index(name)]
+    folder_names = [study.path.name for study in every]
+    candidates = sorted({*folder_names, *bare_names})
+    raise UserError(f"no study {name!r} in {store.root}; {nearest(name, candidates)}")

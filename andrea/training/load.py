@@ -50,7 +50,7 @@ def find_run(store: RunStore, run: str) -> str:
     Raises:
         UserError: there is none, or there are several.
     """
-    matching = store.beginning(run) if run else []
+    matching = store.ids(run) if run else []
     finished = [run_id for run_id in matching if store.folder(run_id).is_dir()]
     if len(finished) == 1:
         return finished[0]

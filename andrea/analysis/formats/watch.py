@@ -8,7 +8,7 @@ from pathlib import Path
 from andrea.analysis.formats.build import Job, require_there
 from andrea.analysis.formats.render import settle
 from andrea.errors import AndreaError, UserError, reason
-from andrea.store.studies import StudyFolder, studies
+from andrea.store.studies import StudyFolder, list_studies
 
 POLL = 2.0
 """Seconds between two looks."""
@@ -46,7 +46,7 @@ class Watched:
         """
         if self.job.run is not None:
             return []
-        found = studies(self.job.store) if self.job.studies is None else list(self.job.studies)
+        found = list_studies(self.job.store) if self.job.studies is None else list(self.job.studies)
         for folder in found:
             require_there(folder)
         return found

@@ -15,7 +15,7 @@ from andrea.errors import StudyError, UserError, did_you_mean, warn
 from andrea.records.base import Settings
 from andrea.records.run import RunResult, RunSettings, RunSpec
 from andrea.store.runs import RunStore
-from andrea.store.studies import studies
+from andrea.store.studies import list_studies
 
 SHORTEST = 6
 """Digits of a run's id that may stand for it, where no other run begins with them."""
@@ -145,7 +145,7 @@ def resolve_run_id(store: RunStore, prefix: str) -> str:
             f"run {prefix!r}: no run id; give the first {SHORTEST} or more of its hexadecimal "
             "digits"
         )
-    run_ids = store.beginning(digits)
+    run_ids = store.ids(digits)
     if len(run_ids) == 1:
         return run_ids[0]
     if run_ids:
@@ -153,7 +153,7 @@ def resolve_run_id(store: RunStore, prefix: str) -> str:
         raise UserError(
             f"run {prefix!r}: {len(run_ids)} runs begin so ({listed}); give more digits"
         )
-    near = [run_id[: len(digits)] for run_id in store.beginning(digits[:2])]
+    near = [run_id[: len(digits)] for run_id in store.ids(digits[:2])]
     close = difflib.get_close_matches(digits, near, n=1)
     hint = did_you_mean(close[0]) if close else "a study's report lists its runs under *Every run*"
     raise UserError(f"no run of {store.root} begins with {prefix!r}; {hint}")
@@ -161,7 +161,7 @@ def resolve_run_id(store: RunStore, prefix: str) -> str:
 
 def _memberships(store: RunStore, run_id: str) -> list[Membership]:
     members = []
-    for folder in studies(store):
+    for folder in list_studies(store):
         try:
             specs = [spec for spec in folder.load_runs() if spec.run_id == run_id]
         except StudyError as error:

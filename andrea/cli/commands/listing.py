@@ -68,10 +68,10 @@ def list_entries(kind: Kind, runs: Path) -> list[Entry]:
 def list_studies(runs: Path) -> list[Entry]:
     """Return the studies of the runs folder."""
     from andrea.cli.stores import open_store
-    from andrea.store.studies import studies
+    from andrea.store.studies import list_studies
 
     entries = []
-    for study in studies(open_store(runs)):
+    for study in list_studies(open_store(runs)):
         kind = str(study.load_info().kind)
         entries.append({"name": study.path.name, "about": kind, "origin": str(study.path)})
     return entries

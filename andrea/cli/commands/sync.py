@@ -131,7 +131,7 @@ def find_subject(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     store = open_store(runs)
     is_hexadecimal = set(name) <= set("0123456789abcdef")
     if len(name) >= 6 and is_hexadecimal:
-        ids = store.beginning(name)
+        ids = store.ids(name)
         if len(ids) > 1:
             raise UserError(
                 f"{len(ids)} runs in {store.root} begin with {name}: give more of the id"
