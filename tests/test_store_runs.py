@@ -57,7 +57,7 @@ def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs:
     assert runs.metrics(RUN) == [{"step": 1}] and runs.attempts(RUN) == [second]
 
 
-def test_s34_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
+def test_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
     with runs.claim(RUN) as claim:
         claim.fail(claim.attempt(CONFIG, {}), "out of memory", "log")
     assert runs.result(RUN) is None
@@ -76,12 +76,12 @@ def test_a_kill_between_the_result_and_the_rename_loses_nothing(runs: RunStore) 
     assert runs.result(RUN) == {"loss": 3.0}
 
 
-def test_s23_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
+def test_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
     with runs.claim(RUN), pytest.raises(RunBusy, match=str(os.getpid())):
         runs.claim(RUN)
 
 
-def test_s27_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
+def test_the_lease_of_a_killed_process_is_nobodys(runs: RunStore) -> None:
     code = (
         "import sys; from pathlib import Path; from andrea.store.runs import RunStore\n"
         f"RunStore(Path(sys.argv[1])).claim('{RUN}'); print('held', flush=True); sys.stdin.read()"
@@ -108,7 +108,7 @@ def test_a_reused_pid_is_not_taken_for_its_predecessor(runs: RunStore) -> None:
     claim.release()
 
 
-def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunStore) -> None:
+def test_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunStore) -> None:
     claim = runs.claim(RUN)
     lease = runs.folder(RUN).with_name(f"{RUN}.lease")
     lease.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid": 1, "started": "1"}))
@@ -118,7 +118,7 @@ def test_s28_a_lease_of_another_host_lives_as_long_as_its_heartbeat(runs: RunSto
     claim.release()
 
 
-def test_s28_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the_new_lease(
+def test_a_holder_that_was_taken_for_dead_neither_refreshes_nor_releases_the_new_lease(
     runs: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs_module, "HEARTBEAT_S", 0.01)
