@@ -131,7 +131,7 @@ def test_a_smoothed_loss_is_the_mean_over_the_last_tokens(
     losses = st.lists(LOSSES | st.just(math.nan), min_size=len(tokens), max_size=len(tokens))
     frame = run(sorted(tokens), data.draw(losses), "train")
     told = curves.smooth(frame, width)
-    assert told["tokens"].tolist() == sorted(tokens), "S43: at logged steps only"
+    assert told["tokens"].tolist() == sorted(tokens), "at logged steps only"
     assert told["loss"].tolist() == pytest.approx(by_hand(frame, width), rel=1e-9, nan_ok=True)
     assert (
         told["covered"].tolist() == [min(t, width) for t in sorted(tokens)]
@@ -141,7 +141,7 @@ def test_a_smoothed_loss_is_the_mean_over_the_last_tokens(
 
 @settings(max_examples=60, deadline=None)
 @given(logged("train"), st.integers(1, 400_000), st.data())
-def test_s44_smoothing_does_not_depend_on_how_often_was_logged(
+def test_smoothing_does_not_depend_on_how_often_was_logged(
     frame: pd.DataFrame, width: int, data: st.DataObject
 ) -> None:
     """Every record becomes several whose mean over tokens it is."""

@@ -85,7 +85,7 @@ def test_differences_are_arm_minus_baseline_at_the_same_seed(whole: Writer) -> N
     assert judged["mean"] == pytest.approx(np.mean(expected), abs=1e-12)
 
 
-def test_s42_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer) -> None:
+def test_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer) -> None:
     study = load.load(lossy.folder, lossy.store)
     row = study.verdicts.set_index("arm").loc["post"]
     assert (row["verdict"], row["diverged"], row["stalled"], row["completed"]) == (
@@ -111,7 +111,7 @@ def test_s42_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer
     )
 
 
-def test_s42_the_mean_curve_ends_where_a_seed_has_no_finite_loss(lossy: Writer) -> None:
+def test_the_mean_curve_ends_where_a_seed_has_no_finite_loss(lossy: Writer) -> None:
     study = load.load(lossy.folder, lossy.store)
     evaluated = study.curves[
         (study.curves["phase"] == "replicate") & (study.curves["kind"] == "eval")
@@ -125,7 +125,7 @@ def test_s42_the_mean_curve_ends_where_a_seed_has_no_finite_loss(lossy: Writer) 
     assert sorted(marks["state"]) == ["diverged", "stalled"]
 
 
-def test_s43_grouped_curves_stand_at_logged_steps_only() -> None:
+def test_grouped_curves_stand_at_logged_steps_only() -> None:
     rows = [("a", "r1", 0, 3.0), ("a", "r1", 10, 2.0), ("a", "r2", 0, 3.2), ("a", "r2", 15, 1.0)]
     told = curves.over_seeds(pd.DataFrame(rows, columns=["arm", "run_id", "tokens", "loss"]))
     assert told["tokens"].tolist() == [0, 10, 15], "no step is made up"
@@ -163,7 +163,7 @@ def test_thinning_selects_points_and_never_loses_a_spike_or_the_end() -> None:
 
 
 @pytest.mark.parametrize("points", [50, 200, 201, 2000])
-def test_s44_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
+def test_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
     draw, tokens = np.random.default_rng(1), np.linspace(0, 1_000_000, points).round().astype(int)
     runs = [
         {"arm": "a", "run_id": run, "tokens": tokens, "loss": 3 + draw.normal(size=points)}
@@ -275,7 +275,7 @@ def test_numbers_are_written_as_a_reader_can_copy_them() -> None:
     assert [text.small(x) for x in (0.00003212, 0.02)] == ["0.000032", "0.0200"]
 
 
-def test_s46_loading_a_study_needs_neither_torch_nor_altair() -> None:
+def test_loading_a_study_needs_neither_torch_nor_altair() -> None:
     program = (
         "import andrea.analysis.formats.build, sys; print([name in sys.modules for name in "
         "('torch', 'altair')])"

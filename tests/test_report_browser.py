@@ -84,7 +84,7 @@ def untroubled(page: Page) -> None:
     assert page.evaluate(BARE) == []
 
 
-def test_s45_the_page_draws_its_figures_offline_and_quietly(browser: Browser, report: Path) -> None:
+def test_the_page_draws_its_figures_offline_and_quietly(browser: Browser, report: Path) -> None:
     with browser.page(report) as page:
         untroubled(page)
         assert page.evaluate("document.querySelectorAll('.plot.vega-embed svg').length") >= 7

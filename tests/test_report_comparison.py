@@ -150,7 +150,7 @@ def test_the_first_screen_says_what_stalled_and_the_caption_that_the_axis_bends(
     assert "Rate hardly tuned" not in first and "Half finished" not in first
 
 
-def test_s42_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path: Path) -> None:
+def test_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path: Path) -> None:
     writer = finished(tmp_path, {"post": -0.3}, fates={"post": {1: "stalled", 3: "diverged"}})
     where = made(writer, "html", "csv")
     page = read_page(where / "report.html")
@@ -165,7 +165,7 @@ def test_s42_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path:
 
 
 @pytest.mark.parametrize("fate", ["failed", "missing"])
-def test_s66_no_mean_over_the_seeds_that_are_there_on_page_in_files_or_in_the_terminal(
+def test_no_mean_over_the_seeds_that_are_there_on_page_in_files_or_in_the_terminal(
     tmp_path: Path, fate: str
 ) -> None:
     writer = finished(tmp_path, {"post": -0.3}, fates={"post": {1: fate}})
@@ -181,7 +181,7 @@ def test_s66_no_mean_over_the_seeds_that_are_there_on_page_in_files_or_in_the_te
     assert "4 of 5 pairs are whole" in read_page(where / "report.html").text
 
 
-def test_s45_the_page_asks_no_network(folder: Path, page: Page) -> None:
+def test_the_page_asks_no_network(folder: Path, page: Page) -> None:
     for tag, attributes in page.elements:
         for name in ("src", "href", "action", "data", "poster", "srcset", "xlink:href"):
             value = attributes.get(name)

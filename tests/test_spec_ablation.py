@@ -289,7 +289,7 @@ SHIPPED = sorted((Path(__file__).parents[1] / "ablations").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
-def test_s72_every_arm_descends_from_the_baseline_whatever_is_laid_over_it(path: Path) -> None:
+def test_every_arm_descends_from_the_baseline_whatever_is_laid_over_it(path: Path) -> None:
     ablation = Ablation.load(path)
     laid = {"train.weight_decay": 0.3, "model.n_layer": 3, "train.adam_eps": 1e-6}
     free = {

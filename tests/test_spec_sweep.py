@@ -62,7 +62,7 @@ def test_a_trial_is_its_params_over_the_sections(tmp_path: Path) -> None:
     assert sweep.config(overrides={"model.d_model": 64}).model.d_model == 64
 
 
-def test_s68_a_range_reaches_both_its_ends(tmp_path: Path) -> None:
+def test_a_range_reaches_both_its_ends(tmp_path: Path) -> None:
     found = Sweep.load(written(tmp_path, GOOD)).distributions()
     warmup = found["train.warmup"]
     assert isinstance(warmup, optuna.distributions.FloatDistribution)
@@ -77,7 +77,7 @@ def test_s68_a_range_reaches_both_its_ends(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 50), st.integers(1, 40), st.sampled_from([1, 10, 100, 1000]))
-def test_s68_every_stepped_range_of_decimals_is_taken_exactly(
+def test_every_stepped_range_of_decimals_is_taken_exactly(
     start: int, steps: int, scale: int
 ) -> None:
     low, high, step = start / scale, (start + steps) / scale, 1 / scale

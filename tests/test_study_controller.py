@@ -36,7 +36,7 @@ def test_a_study_tunes_replicates_and_judges(tmp_path):
     assert len(choices["relu"]["points"]) == 7
 
 
-def test_s70_tuning_and_verdict_share_neither_seeds_nor_evaluated_tokens(tmp_path):
+def test_tuning_and_verdict_share_neither_seeds_nor_evaluated_tokens(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
     parts = {"tune": set(), "replicate": set()}
@@ -69,7 +69,7 @@ def test_a_second_command_finds_everything_and_trains_nothing(tmp_path):
     assert len(trainings(tmp_path)) == len(set(trainings(tmp_path))) == 20
 
 
-def test_s67_another_study_trains_only_what_no_study_has_trained(tmp_path):
+def test_another_study_trains_only_what_no_study_has_trained(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
     wider, _ = make_study(tmp_path, name="wider", arms=("gelu_tanh", "relu", "swiglu"))
@@ -79,7 +79,7 @@ def test_s67_another_study_trains_only_what_no_study_has_trained(tmp_path):
     assert len(trainings(tmp_path)) == 30
 
 
-def test_s30_s31_what_diverges_is_scored_by_its_initial_loss_and_never_chosen_or_retried(tmp_path):
+def test_what_diverges_is_scored_by_its_initial_loss_and_never_chosen_or_retried(tmp_path):
     folder, store = make_study(tmp_path)
     misbehave(tmp_path, "diverge", activation="relu", lr=0.00316)
     misbehave(tmp_path, "stall", activation="relu", lr=0.0316)

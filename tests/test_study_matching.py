@@ -93,7 +93,7 @@ def test_an_arm_within_the_tolerance_keeps_its_mlp():
     assert found["post"].deviation["params"] < 0
 
 
-def test_s12_s20_what_an_arm_chose_itself_is_checked_and_never_changed():
+def test_what_an_arm_chose_itself_is_checked_and_never_changed():
     wide = {"gelu": GELU, "swiglu": ModelConfig(vocab_size=256, activation="swiglu", mlp_ratio=3)}
     with pytest.raises(
         UserError,

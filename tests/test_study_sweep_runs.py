@@ -96,7 +96,7 @@ def test_a_generation_that_was_recorded_in_part_is_completed_with_the_same_propo
     assert outcome(folder) == outcome(whole)
 
 
-def test_s25_identical_proposals_are_trained_once_and_shown_as_duplicates(tmp_path):
+def test_identical_proposals_are_trained_once_and_shown_as_duplicates(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="random")
     assert go(folder, store).complete
     trials = folder.read("best.json")["trials"]
@@ -109,7 +109,7 @@ def test_s25_identical_proposals_are_trained_once_and_shown_as_duplicates(tmp_pa
         assert trial["run_id"] == first["run_id"]
 
 
-def test_s24_every_cell_of_a_grid_is_run_exactly_once(tmp_path):
+def test_every_cell_of_a_grid_is_run_exactly_once(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="grid", trials=4, generation=3)
     assert go(folder, store).complete
     cells = [tuple(run["params"].values()) for run in folder.runs()]
@@ -130,7 +130,7 @@ def test_a_trial_of_several_seeds_is_worth_their_mean_and_good_only_if_all_are(t
     assert [t["ok"] for t in trials] == [True, True, True, False]
 
 
-def test_s31_what_diverged_is_never_best(tmp_path):
+def test_what_diverged_is_never_best(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="grid", trials=4)
     misbehave(tmp_path, "diverge")
     assert go(folder, store).complete

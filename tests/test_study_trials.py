@@ -78,7 +78,7 @@ def test_the_journal_holds_a_study_per_arm_with_every_tuning_run_told(tmp_path):
     )
 
 
-def test_s27_a_trial_that_was_running_when_its_controller_died_is_taken_up(tmp_path):
+def test_a_trial_that_was_running_when_its_controller_died_is_taken_up(tmp_path):
     folder, store = make_study(tmp_path)
 
     class Killed(Observer):
@@ -121,7 +121,7 @@ def test_a_harmed_journal_is_mended_or_written_again(tmp_path, harm):
     assert outcome(folder) == numbers
 
 
-def test_s22_a_reader_of_the_live_journal_disturbs_nothing(tmp_path):
+def test_a_reader_of_the_live_journal_disturbs_nothing(tmp_path):
     folder, store = make_study(tmp_path)
 
     class Dashboard(Observer):
@@ -140,7 +140,7 @@ def test_a_journal_that_cannot_be_written_costs_a_warning(tmp_path):
     assert any("could not be written" in line for line in watch.lines)
 
 
-def test_s26_proposals_are_a_pure_function_of_seed_and_history():
+def test_proposals_are_a_pure_function_of_seed_and_history():
     def history(seed):
         trials = []
         for number in range(8):

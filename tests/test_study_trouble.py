@@ -36,7 +36,7 @@ def test_an_interrupted_study_goes_on_and_ends_as_if_it_never_stopped(tmp_path):
     assert len(trainings(store.root)) == 20
 
 
-def test_s64_a_transient_failure_is_tried_again_and_leaves_no_trace_in_the_numbers(tmp_path):
+def test_a_transient_failure_is_tried_again_and_leaves_no_trace_in_the_numbers(tmp_path):
     whole, store = make_study(tmp_path / "whole")
     go(whole, store)
     folder, store = make_study(tmp_path / "flaky")
@@ -47,7 +47,7 @@ def test_s64_a_transient_failure_is_tried_again_and_leaves_no_trace_in_the_numbe
     assert outcome(folder) == outcome(whole)
 
 
-def test_s34_a_run_that_fails_at_every_try_is_no_result_and_the_next_command_tries_again(tmp_path):
+def test_a_run_that_fails_at_every_try_is_no_result_and_the_next_command_tries_again(tmp_path):
     folder, store = make_study(tmp_path)
     misbehave(tmp_path, "raise", times=3, activation="relu", lr=0.01)
     summary = go(folder, store)
@@ -145,7 +145,7 @@ def test_a_failed_replicate_makes_its_verdict_inconclusive_until_it_succeeds(tmp
     assert verdict(folder)["verdict"] == "worse"
 
 
-def test_s23_a_second_controller_is_refused(tmp_path):
+def test_a_second_controller_is_refused(tmp_path):
     folder, store = make_study(tmp_path)
     with folder.held(), pytest.raises(UserError, match="is being run by another command"):
         go(folder, store)
@@ -214,7 +214,7 @@ def test_an_observer_that_breaks_costs_one_warning_and_no_number(tmp_path, capsy
     assert capsys.readouterr().err.count("warning: Broken failed") == 1
 
 
-def test_s73_a_study_is_not_continued_on_another_platform_but_a_finished_one_can_be_read(
+def test_a_study_is_not_continued_on_another_platform_but_a_finished_one_can_be_read(
     tmp_path, monkeypatch
 ):
     folder, store = make_study(tmp_path)

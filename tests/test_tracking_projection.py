@@ -35,7 +35,7 @@ def test_tags_are_no_longer_than_w_b_takes_also_those_of_the_study(store: RunSto
         assert max(map(len, tags)) == 64
 
 
-def test_s41_the_configuration_says_that_the_tree_was_dirty(store: RunStore) -> None:
+def test_the_configuration_says_that_the_tree_was_dirty(store: RunStore) -> None:
     folder = make_study(store)
     run = project_run(folder, store, finished(store, folder, "pre", seed=1))
     assert run.config["env.git.commit"] == "c0ffee"
@@ -108,7 +108,7 @@ def test_the_summary_holds_what_is_compared_and_what_it_cost(store: RunStore) ->
     assert "stalled" in run.tags
 
 
-def test_s36_a_pruned_trial_is_a_whole_run_that_ended_well(store: RunStore) -> None:
+def test_a_pruned_trial_is_a_whole_run_that_ended_well(store: RunStore) -> None:
     folder = make_study(store)
     planned = plan(folder, "pre", seed=1, phase="trial")
     train(store, planned, curve(2), outcome="pruned", loss=None)
@@ -117,7 +117,7 @@ def test_s36_a_pruned_trial_is_a_whole_run_that_ended_well(store: RunStore) -> N
     assert run.history[-1]["tokens"] == 1024
 
 
-def test_s67_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> None:
+def test_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> None:
     folder = make_study(store, "lr-wd")
     planned = {
         **plan(folder, "", seed=1, lr=0.01, phase="trial"),
