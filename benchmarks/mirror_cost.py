@@ -107,11 +107,10 @@ def study(root: Path, options: argparse.Namespace) -> None:
     used = resource.getrusage(
         resource.RUSAGE_CHILDREN
     )  # of the mirror alone: workers are the fork server's children
-    runs = {run["run_id"]: store.result(run["run_id"]) or {} for run in folder.runs()}
-    results = {
-        run_id: {k: v for k, v in told.items() if k not in VOLATILE}
-        for run_id, told in runs.items()
-    }
+    results = {}
+    for run in folder.load_runs():
+        result = store.load_result(run.run_id)
+        results[run.run_id] = result.model_dump(exclude=VOLATILE) if result else {}
     times = {"began": began, "trained": trained, "closed": time.monotonic()}
     write_json(
         root / "measured.json",

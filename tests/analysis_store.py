@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stored
 import yaml
 
 from andrea.records.run import RunSpec
@@ -354,7 +355,7 @@ class Writer:
             "epochs": 0.0187,
             "seconds": 24.0 + 0.01 * (int(run["seed"]) % 100),
             "tokens_per_s": 8500.0,
-            "parameters": self.folder.read("resolved.json")["arms"]
+            "parameters": stored.study_json(self.folder, "resolved.json")["arms"]
             .get(run["arm"], {})
             .get("parameters", {"mlp": 185000}),
             "flops": 7.25e11,
@@ -393,8 +394,12 @@ def swept(root: Path, trials: int = 12, unfinished: int = 0) -> Writer:
     }
     asked |= {"generation": 4, "trials": trials, "tpe": {"n_startup_trials": 10}}
     (writer.folder.path / "protocol.yaml").write_text(yaml.safe_dump(asked, sort_keys=False))
-    writer.folder.write("study.json", writer.folder.about | {"kind": "sweep"})
-    writer.folder.write("resolved.json", writer.folder.read("resolved.json") | {"baseline": None})
+    writer.folder.write(
+        "study.json", stored.study_json(writer.folder, "study.json") | {"kind": "sweep"}
+    )
+    writer.folder.write(
+        "resolved.json", stored.study_json(writer.folder, "resolved.json") | {"baseline": None}
+    )
     rows: list[dict[str, Any]] = []
     for number in range(trials):
         repeats = 2 if number == 5 else None

@@ -5,6 +5,7 @@ No training.
 from dataclasses import asdict
 from typing import Any
 
+import stored
 from analysis_store import TOKENS, Writer
 
 from andrea.verdict.judgement import METHOD
@@ -134,7 +135,7 @@ def described() -> dict[str, Any]:
 def judged_by(writer: Writer, found: dict[str, Any]) -> None:
     """The words of the verdicts as the controls leave them."""
     failed = [name for name in ("repeat", "a_a") if found[name]["ok"] is False]
-    told = writer.folder.read("verdict.json")
+    told = stored.study_json(writer.folder, "verdict.json")
     if failed:
         for verdict in told["verdicts"]:
             verdict |= {
@@ -151,7 +152,7 @@ def with_evidence(
 ) -> Writer:
     """The study with everything beside its verdicts, and speed.json."""
     judged_by(writer, controls(**failed))
-    told = writer.folder.read("verdict.json")
+    told = stored.study_json(writer.folder, "verdict.json")
     pairs = {d["seed"]: d["difference"] for d in told["verdicts"][0]["differences"]}
     half = {d["seed"]: d["difference"] for d in told["controls"]["ruler"]["differences"]}
     saved = asdict(convert_to_tokens(pairs, half, None, 0.05, budget=TOKENS))

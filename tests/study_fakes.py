@@ -15,6 +15,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import stored
 import yaml
 
 from andrea.config import RunConfig, merge
@@ -176,7 +177,7 @@ def go(folder, store, *observers, **asked):
 
 def verdict(folder, arm="relu"):
     """What the study says about an arm."""
-    return next(v for v in folder.read("verdict.json")["verdicts"] if v["arm"] == arm)
+    return next(v for v in stored.study_json(folder, "verdict.json")["verdicts"] if v["arm"] == arm)
 
 
 def misbehave(root, do, times=1000, **match):
@@ -194,7 +195,7 @@ def run(root, cfg, data_folder, run_id, identity):
     except RunBusy:
         return None
     with claim:
-        if (done := store.result(run_id)) is not None:
+        if (done := stored.result(store, run_id)) is not None:
             return done
         with (root / "trained.log").open("a") as log:
             log.write(run_id + "\n")
@@ -304,7 +305,7 @@ def result_of(cfg, do=None, root=None):
 def outcome(folder):
     """Everything that must not depend on kills or slots: runs in order, choices, verdicts, best."""
     names = ("choices.json", "verdict.json", "best.json")
-    return json.dumps([folder.runs(), *(read_json(folder.path / name) for name in names)])
+    return json.dumps([stored.planned(folder), *(read_json(folder.path / name) for name in names)])
 
 
 def trainings(root):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import stored
 from analysis_store import Writer, finished, swept
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ def logged(writer: Writer) -> pd.DataFrame:
     """The curves as the lines of metrics.jsonl say them, in the order of the plan."""
     rows = []
     for plan in {
-        (run["arm"], run["phase"], run["run_id"]): run for run in writer.folder.runs()
+        (run["arm"], run["phase"], run["run_id"]): run for run in stored.planned(writer.folder)
     }.values():
         for record in writer.store.metrics(plan["run_id"]):
             if record["kind"] in ("train", "eval"):
@@ -166,7 +167,7 @@ def test_a_part_that_there_is_not_is_told_with_the_nearest(
 def test_columns_of_whole_runs_are_the_same_for_a_run_that_stands_in_the_plan_twice(
     copy: Writer,
 ) -> None:
-    plan = next(run for run in copy.folder.runs() if run["phase"] == "replicate")
+    plan = next(run for run in stored.planned(copy.folder) if run["phase"] == "replicate")
     moved = plan | {"phase": "budget", "why": "equal flops"}
     copy.folder.add_run(RunSpec.model_validate(moved))
     curves = read(copy).curves
@@ -182,7 +183,7 @@ def test_only_a_changed_run_is_parsed_again(copy: Writer, monkeypatch: pytest.Mo
     monkeypatch.setattr(column_file, "GROUP_ROWS", 300)
     before = read(copy).curves
     files = files_of(copy)
-    run_id = copy.folder.runs()[5]["run_id"]
+    run_id = stored.planned(copy.folder)[5]["run_id"]
     path = copy.store.folder(run_id) / "metrics.jsonl"
     lines = path.read_text().splitlines()
     record = json.loads(lines[7]) | {"loss": 1.25}
@@ -203,7 +204,7 @@ def test_a_run_that_is_added_costs_itself_alone(
     study = read(copy)
     assert len(study.curves)
     missing = study.runs[study.runs["outcome"] == "missing"]["run_id"].iloc[0]
-    plan = next(run for run in copy.folder.runs() if run["run_id"] == missing)
+    plan = next(run for run in stored.planned(copy.folder) if run["run_id"] == missing)
     copy.train(plan, 2.6)
     seen = watched(monkeypatch)
     grown = read(copy)
@@ -219,7 +220,7 @@ def test_a_run_that_finishes_is_in_the_tables_at_once(copy: Writer) -> None:
     study = read(copy)
     assert len(study.runs) == 24 and study.runs["outcome"].isin(["failed", "missing"]).sum() == 2
     missing = study.runs[study.runs["outcome"] == "missing"]["run_id"].iloc[0]
-    plan = next(run for run in copy.folder.runs() if run["run_id"] == missing)
+    plan = next(run for run in stored.planned(copy.folder) if run["run_id"] == missing)
     rows = len(study.curves)
     copy.train(plan, 2.6)
     again = read(copy)
@@ -348,7 +349,7 @@ def test_damage_is_said_every_time_and_costs_what_is_damaged_alone(
 ) -> None:
     whole = read(copy)
     assert len(whole.curves) and len(whole.layers) and len(whole.documents)
-    plans = copy.folder.runs()
+    plans = stored.planned(copy.folder)
     torn, numberless, lost, nameless = (copy.store.folder(plan["run_id"]) for plan in plans[:4])
     with (torn / "metrics.jsonl").open("ab") as file:
         file.write(b'garbage\n{"kind": "train", "step": 1')
@@ -360,7 +361,7 @@ def test_damage_is_said_every_time_and_costs_what_is_damaged_alone(
     (lost / "result.json").write_text("{")
     write_json(
         nameless / "result.json",
-        copy.store.result(plans[3]["run_id"]) | {"documents": [{"tokens": 5}]},
+        stored.result(copy.store, plans[3]["run_id"]) | {"documents": [{"tokens": 5}]},
     )
     for _ in range(2):
         warn.cache_clear()
@@ -408,7 +409,7 @@ def test_lines_read_at_once_and_one_by_one_agree_to_the_bit(lines: list[str], to
 
 
 def test_ordinary_lines_take_the_quick_way(whole: Writer) -> None:
-    for plan in whole.folder.runs()[:3]:
+    for plan in stored.planned(whole.folder)[:3]:
         lines = (
             (whole.store.folder(plan["run_id"]) / "metrics.jsonl")
             .read_bytes()

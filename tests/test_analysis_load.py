@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import stored
 from analysis_store import INITIAL, TOKENS, Writer, finished, swept
 
 from andrea.analysis import load
@@ -44,7 +45,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Writer:
 
 def test_every_planned_run_is_a_row_in_the_order_of_the_plan(whole: Writer) -> None:
     study = load.load(whole.folder, whole.store)
-    assert study.runs["run_id"].tolist() == [run["run_id"] for run in whole.folder.runs()]
+    assert study.runs["run_id"].tolist() == [run["run_id"] for run in stored.planned(whole.folder)]
     assert (study.runs["outcome"] == "completed").all()
     assert len(study.trials) == 14
     assert list(study.runs.columns) == list(frames.RUNS)
@@ -238,7 +239,7 @@ def test_a_sweeps_repeated_trial_keeps_its_row_and_shares_its_run(tmp_path: Path
     trials = summaries.sweep_trials(study)
     assert trials["trial"].tolist() == list(range(12))
     assert trials["loss"].tolist() == pytest.approx(
-        [row["loss"] for row in writer.folder.read("best.json")["trials"]]
+        [row["loss"] for row in stored.study_json(writer.folder, "best.json")["trials"]]
     )
     assert trials.loc[3, ["outcome", "ok", "loss"]].tolist() == ["stalled", False, INITIAL]
     once = study.curves[(study.curves["kind"] == "eval") & (study.curves["tokens"] == TOKENS)]

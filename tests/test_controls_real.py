@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import stored
 from conftest import generated_text
 
 from andrea.execution.make import make_executor
@@ -65,51 +66,59 @@ def lasting(rows):
 
 def test_a_repeat_is_the_same_to_the_last_bit_and_another_run(studied):
     folder, store, _ = studied
-    told = folder.read("verdict.json")["controls"]["repeat"]
+    told = stored.study_json(folder, "verdict.json")["controls"]["repeat"]
     assert told["ok"] and told["deterministic"] and told["difference"] == 0.0
     one, two = store.folder(told["of"]), store.folder(told["run_id"])
     assert one != two
-    assert store.config(told["of"])["config"] == store.config(told["run_id"])["config"]
-    assert store.config(told["run_id"])["identity"]["repeat"] == 1
-    assert lasting([store.result(told["of"])]) == lasting([store.result(told["run_id"])])
+    assert (
+        stored.config(store, told["of"])["config"] == stored.config(store, told["run_id"])["config"]
+    )
+    assert stored.config(store, told["run_id"])["identity"]["repeat"] == 1
+    assert lasting([stored.result(store, told["of"])]) == lasting(
+        [stored.result(store, told["run_id"])]
+    )
     metrics = [lasting(read_lines(path / "metrics.jsonl")) for path in (one, two)]
     assert metrics[0] == metrics[1] and len(metrics[0]) > 10
 
 
 def test_other_initial_weights_and_the_same_batches_give_another_loss_and_no_difference(studied):
     folder, store, _ = studied
-    told = folder.read("verdict.json")["controls"]["a_a"]
+    told = stored.study_json(folder, "verdict.json")["controls"]["a_a"]
     assert told["ok"] and told["n"] == 3 and all(pair["difference"] for pair in told["differences"])
-    runs = {(run["why"], run["seed"]): run["run_id"] for run in folder.runs()}
-    one, two = (store.result(runs[why, 0]) for why in ("replicate", "a/a"))
+    runs = {(run["why"], run["seed"]): run["run_id"] for run in stored.planned(folder)}
+    one, two = (stored.result(store, runs[why, 0]) for why in ("replicate", "a/a"))
     assert one["initial_loss"] != two["initial_loss"]
     assert (one["eval_digest"], one["unique_tokens"]) == (two["eval_digest"], two["unique_tokens"])
 
 
 def test_half_the_tokens_are_worse_with_a_schedule_that_ends_there(studied):
     folder, store, _ = studied
-    told = folder.read("verdict.json")["controls"]["ruler"]
+    told = stored.study_json(folder, "verdict.json")["controls"]["ruler"]
     assert told["ok"] and told["mean"] > 0 and told["p"] < 0.05 and told["tokens"] == 8 * 16 * 80
-    run = next(run for run in folder.runs() if run["why"] == "half tokens")
+    run = next(run for run in stored.planned(folder) if run["why"] == "half tokens")
     rates = [
         r["lr"]
         for r in read_lines(store.folder(run["run_id"]) / "metrics.jsonl")
         if r["kind"] == "train"
     ]
-    whole = store.config(run["run_id"])["config"]["train"]
+    whole = stored.config(store, run["run_id"])["config"]["train"]
     assert rates[-1] == pytest.approx(run["lr"] * whole["final_lr"])
-    assert store.result(run["run_id"])["tokens"] == told["tokens"]
+    assert stored.result(store, run["run_id"])["tokens"] == told["tokens"]
 
 
 def test_a_confirmation_and_equal_flops_stand_beside_the_verdict(studied):
     folder, store, planned = studied
-    verdict = folder.read("verdict.json")
+    verdict = stored.study_json(folder, "verdict.json")
     assert verdict["confirmation"]["complete"] and verdict["confirmation"]["n"] == 3
     at = verdict["equal"]["flops"]["narrow"]
     assert at["n"] == 3 and at["tokens"] > planned.tokens
-    run = next(run for run in folder.runs() if run["why"] == "equal flops")
-    base = next(run for run in folder.runs() if (run["why"], run["arm"]) == ("replicate", "wide"))
-    ratio = store.result(run["run_id"])["flops"] / store.result(base["run_id"])["flops"]
+    run = next(run for run in stored.planned(folder) if run["why"] == "equal flops")
+    base = next(
+        run for run in stored.planned(folder) if (run["why"], run["arm"]) == ("replicate", "wide")
+    )
+    ratio = (
+        stored.result(store, run["run_id"])["flops"] / stored.result(store, base["run_id"])["flops"]
+    )
     assert abs(ratio - 1) < 0.01, "as near as whole batches come"
     narrow = verdict["documents"]["narrow"]
     assert narrow["mean"] is not None and json.dumps(narrow)
@@ -117,7 +126,7 @@ def test_a_confirmation_and_equal_flops_stand_beside_the_verdict(studied):
 
 def test_the_plan_counted_what_was_trained(studied):
     folder, store, planned = studied
-    runs = folder.runs()
+    runs = stored.planned(folder)
     assert {extra.name: len(extra.certain) for extra in planned.extras} == {
         "controls": 7,
         "equal flops": 3,
@@ -126,5 +135,7 @@ def test_the_plan_counted_what_was_trained(studied):
     better = 3 * any(run["why"] == "double tokens" for run in runs)
     assert len(runs) == planned.run_count + better
     assert sum(
-        store.result(run["run_id"])["tokens"] for run in runs if run["why"] != "double tokens"
+        stored.result(store, run["run_id"])["tokens"]
+        for run in runs
+        if run["why"] != "double tokens"
     ) == (planned.total_tokens)

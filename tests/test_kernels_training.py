@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 import torch
 from kernels_kit import kernels_on_cpu, pytestmark  # noqa: F401
 from test_study_freeze import ablation
@@ -151,7 +152,7 @@ def test_a_job_is_stored_under_an_id_of_its_own(tmp_path: Path) -> None:
     cfg = tiny(train__kernels="cuda")
     result = run_job(*job(tmp_path, cfg))
     assert result is not None and result.outcome == "completed"
-    kept = RunStore(tmp_path).config(run_id(identity(cfg, corpus().fingerprint)))
+    kept = stored.config(RunStore(tmp_path), run_id(identity(cfg, corpus().fingerprint)))
     assert kept is not None and kept["identity"]["route"]["kernels"] == "cuda"
 
 
@@ -210,7 +211,7 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
     assert [arm.config.train.kernels for arm in planned.arms.values()] == ["cuda", "cuda"]
     assert {arm.asked.train.kernels for arm in planned.arms.values()} == {"auto"}
     folder = freeze(planned, store)
-    told = folder.read("resolved.json")["arms"]
+    told = stored.study_json(folder, "resolved.json")["arms"]
     assert [arm["config"]["train"]["kernels"] for arm in told.values()] == ["cuda", "cuda"]
     monkeypatch.setattr(identity_module, "choose_kernels", lambda *_: pytest.fail("asked again"))
     study = FrozenStudy(folder, store)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from analysis_store import Writer, finished, swept
 
 from andrea.analysis.load import load
@@ -22,7 +23,7 @@ def by_what(writer: Writer, arm: str = "post") -> dict[str, Row]:
 
 def change(writer: Writer, arm: str, section: str | None = None, **told: Any) -> None:
     """Another resolved arm; with a section, other settings of it."""
-    resolved = writer.folder.read("resolved.json")
+    resolved = stored.study_json(writer.folder, "resolved.json")
     place = resolved["arms"][arm]
     (place["config"].setdefault(section, {}) if section else place).update(told)
     writer.folder.write("resolved.json", resolved)
@@ -159,7 +160,7 @@ def test_a_speed_that_was_not_measured_is_not_known_to_be_matched(tmp_path: Path
 def test_studies_that_have_hardly_begun_and_sweeps_have_what_is_known(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     assert {"parameters", "parameters: norms", "tokens per second"} == by_what(writer).keys()
-    resolved = writer.folder.read("resolved.json")
+    resolved = stored.study_json(writer.folder, "resolved.json")
     for gone in ("parameters", "flops_per_token", "config"):
         for arm in resolved["arms"].values():
             arm.pop(gone)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from analysis_store import Writer, swept
 from browser import Browser, Page
 
@@ -226,7 +227,7 @@ def test_axe_finds_nothing_that_keeps_people_out(
 def test_the_other_kinds_are_as_quiet_as_usable_and_as_narrow(
     browser: Browser, axe: str, judged: Writer, kind: str, tmp_path: Path
 ) -> None:
-    run = judged.folder.runs()[-1]["run_id"] if kind == "run" else None
+    run = stored.planned(judged.folder)[-1]["run_id"] if kind == "run" else None
     made = Job(judged.store, REPORTS / f"{kind}.py", run=run, out=tmp_path).make(["html"])[0]
     with browser.page(made, 360) as page:
         if kind != "claims":  # it has no figures
@@ -250,7 +251,9 @@ def test_names_that_are_markup_are_names(browser: Browser, tmp_path: Path) -> No
     writer.fail(writer.plan("post", "replicate", "replicate", 0.1, 99))
     [failure] = writer.store.root.glob("runs/*/*/failure.json")
     failure.write_text(json.dumps({"reason": evil, "log": evil}))
-    writer.folder.write("study.json", writer.folder.about | {"name": evil})
+    writer.folder.write(
+        "study.json", stored.study_json(writer.folder, "study.json") | {"name": evil}
+    )
     made = make_report(writer.store, writer.folder, ["html", "md"], REPORTS / "comparison.py", None)
     with browser.page(made[0]) as page:
         untroubled(page)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import stored
 from analysis_store import Writer, finished, swept
 from report_page import read_csv, read_page
 
@@ -121,7 +122,7 @@ def test_a_sweep_has_a_table_of_trials_best_first_and_a_configuration_to_copy(
         writer.store, writer.folder, ["html", "md", "csv", "parquet"], REPORTS / "sweep.py", None
     )[0].parent
     page = read_page(out / "report.html")
-    best = writer.folder.read("best.json")
+    best = stored.study_json(writer.folder, "best.json")
     order = [int(text) for text, _ in page.column("trial-values", "trial")]
     expected = sorted(
         (row for row in best["trials"] if row["ok"]), key=lambda row: (row["loss"], row["trial"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import stored
 import yaml
 from analysis_store import Writer, finished
 
@@ -99,7 +100,7 @@ def test_a_claim_about_several_arms_needs_all_of_them(words: list[str], together
 def test_a_measured_claim_has_the_numbers_of_the_verdict_and_its_regime(tmp_path: Path) -> None:
     writer = finished(tmp_path, effects={"post": 0.09}, **MINE)
     [row] = rows_of(writer)
-    [verdict] = writer.folder.read("verdict.json")["verdicts"]
+    [verdict] = stored.study_json(writer.folder, "verdict.json")["verdicts"]
     assert (
         row["word"] == SUPPORTED and row["why"] == "worse by more than m, claimed worse or unstable"
     )
@@ -156,7 +157,7 @@ def test_an_interaction_supports_a_claim_by_its_sign(tmp_path: Path) -> None:
 def test_regimes_are_never_pooled_and_a_claim_may_hold_at_one_of_them(tmp_path: Path) -> None:
     writer = finished(tmp_path, name="mine", digest="a", effects={"post": 0.09}, **MINE)
     other = finished(tmp_path, name="mine", digest="b", effects={"post": 0.0}, **MINE)
-    resolved = other.folder.read("resolved.json")
+    resolved = stored.study_json(other.folder, "resolved.json")
     resolved["arms"]["pre"]["parameters"]["mlp"] *= 10
     other.folder.write("resolved.json", resolved)
     report = built(writer)

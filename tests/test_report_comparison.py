@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+import stored
 from analysis_store import Writer, finished
 from report_page import Page, read_csv, read_page
 from scipy import stats
@@ -201,7 +202,9 @@ def test_a_study_named_script_is_a_study_named_script(tmp_path: Path) -> None:
         "post": {"label": "a|b`c`</script>", "set": {}},
     }
     writer = finished(tmp_path, name=evil, arms=("pre", "post"), question=f"{evil} & why?")
-    writer.folder.write("study.json", writer.folder.about | {"name": evil})
+    writer.folder.write(
+        "study.json", stored.study_json(writer.folder, "study.json") | {"name": evil}
+    )
     protocol = writer.asked | {"arms": arms}
     import yaml
 

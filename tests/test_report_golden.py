@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import stored
 from golden_numbers import Golden
 from report_page import Page, read_page
 
@@ -226,7 +227,7 @@ def judge_again(folder: StudyFolder, store: RunStore) -> StudyVerdict:
 def test_judging_the_stored_runs_again_gives_what_is_stored(tmp_path: Path) -> None:
     shutil.copytree(STORE, tmp_path / "store")
     folder = StudyFolder(next((tmp_path / "store" / "studies").iterdir()))
-    before = folder.read("verdict.json")
+    before = stored.study_json(folder, "verdict.json")
     after = judge_again(folder, RunStore(tmp_path / "store")).to_json()
     assert [v["verdict"] for v in after["verdicts"]] == [v["verdict"] for v in before["verdicts"]]
     for key in (

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+import stored
 from analysis_store import Writer, finished
 from report_page import read_page
 from waiting import PATIENT_S
@@ -104,7 +105,7 @@ def test_a_result_whose_numbers_are_none_costs_itself_alone(
     from andrea.analysis.load import load
 
     writer = finished(tmp_path)
-    run = writer.folder.runs()[-1]["run_id"]
+    run = stored.planned(writer.folder)[-1]["run_id"]
     path = writer.store.folder(run) / "result.json"
     path.write_text(
         '{"outcome": "completed", "loss": "low", "parameters": {"mlp": "many"}, "steps": true}'

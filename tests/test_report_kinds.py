@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import stored
 from analysis_store import Writer, finished, swept
 from browser import Browser
 
@@ -29,7 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("kinds")
     good = finished(root, digest="a", effects={"post": 0.09})
     larger = finished(root, digest="b", effects={"post": 0.05})
-    resolved = larger.folder.read("resolved.json")
+    resolved = stored.study_json(larger.folder, "resolved.json")
     resolved["arms"]["pre"]["parameters"]["mlp"] *= 10
     larger.folder.write("resolved.json", resolved)
     fates = {"none": {1: "stalled", 2: "diverged"}}
@@ -37,7 +38,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         root, name="norm <script>", digest="c", arms=("layernorm", "none"), effects={}, fates=fates
     )
     made = {kind: job(good, kind).make(["html"])[0] for kind in ("leaderboard", "claims")}
-    run = next(run["run_id"] for run in good.folder.runs() if run["phase"] == "replicate")
+    run = next(run["run_id"] for run in stored.planned(good.folder) if run["phase"] == "replicate")
     made["run"] = Job(good.store, REPORTS / "run.py", run=run).make(["html"])[0]
     sweep = swept(tmp_path_factory.mktemp("swept"), trials=24)
     made["sweep"] = Job(sweep.store, REPORTS / "sweep.py", (sweep.folder,)).make(["html"])[0]

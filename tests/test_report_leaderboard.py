@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import stored
 from analysis_store import Writer, finished
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 def grown(writer: Writer, times: int) -> Writer:
     """The study as one of models `times` as large."""
-    resolved = writer.folder.read("resolved.json")
+    resolved = stored.study_json(writer.folder, "resolved.json")
     for arm in resolved["arms"].values():
         arm["parameters"] = {name: n * times for name, n in arm["parameters"].items()}
     writer.folder.write("resolved.json", resolved)
@@ -37,7 +38,7 @@ def grown(writer: Writer, times: int) -> Writer:
 
 def told_exploratory(writer: Writer) -> None:
     """Judged with runs that are older than the protocol."""
-    verdict = writer.folder.read("verdict.json") | {"exploratory": True}
+    verdict = stored.study_json(writer.folder, "verdict.json") | {"exploratory": True}
     for row in verdict["verdicts"]:
         row["tags"].append("exploratory")
     writer.folder.write("verdict.json", verdict)
@@ -88,7 +89,7 @@ def rejudged(writer: Writer, noise: Any) -> None:
             changed = loss + float(noise[seed % len(noise)])
             run = next(
                 r
-                for r in writer.folder.runs()
+                for r in stored.planned(writer.folder)
                 if (r["arm"], r["phase"], r["seed"]) == (arm, "replicate", seed)
             )
             path = writer.store.folder(run["run_id"]) / "result.json"
@@ -233,14 +234,16 @@ def test_other_tokens_or_another_corpus_are_no_sizes_of_one_ablation(tmp_path: P
     grown(finished(tmp_path, digest="b"), 4)
     other = finished(tmp_path, digest="c")
     grown(other, 16)
-    resolved = other.folder.read("resolved.json")
+    resolved = stored.study_json(other.folder, "resolved.json")
     for arm in resolved["arms"].values():
         arm["config"]["train"]["tokens"] *= 2
     other.folder.write("resolved.json", resolved)
     groups, _ = growth.groups(load_all(store))
     assert [[growth.size(study) for study in group] for group in groups] == [[185_088, 740_352]]
     folder = StudyFolder(store.root / "studies" / "norm-placement-b")
-    folder.write("resolved.json", folder.read("resolved.json") | {"fingerprint": "cd" * 32})
+    folder.write(
+        "resolved.json", stored.study_json(folder, "resolved.json") | {"fingerprint": "cd" * 32}
+    )
     assert growth.groups(load_all(store))[0] == []
 
 
@@ -262,7 +265,7 @@ def test_an_unknown_regret_at_one_size_leaves_the_slope_open(tmp_path: Path) -> 
     rejudged(large, np.random.default_rng(0).normal(0, 0.003, 5))
     [group], _ = growth.groups(load_all(store))
     assert list(growth.slopes(group)["word"]) == ["fades"]
-    verdict = large.folder.read("verdict.json")
+    verdict = stored.study_json(large.folder, "verdict.json")
     verdict["verdicts"][0]["regret"] = None
     large.folder.write("verdict.json", verdict)
     [group], _ = growth.groups(load_all(store))

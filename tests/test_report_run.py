@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import stored
 from analysis_store import INITIAL, LAYERS, TOKENS, UNIGRAM, Writer, finished
 from typer.testing import CliRunner
 
@@ -36,7 +37,9 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
 def replicate(writer: Writer, index: int) -> dict[str, Any]:
     """The index-th replicate of post."""
     return [
-        run for run in writer.folder.runs() if (run["arm"], run["phase"]) == ("post", "replicate")
+        run
+        for run in stored.planned(writer.folder)
+        if (run["arm"], run["phase"]) == ("post", "replicate")
     ][index]
 
 

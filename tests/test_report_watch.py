@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import stored
 from analysis_store import Writer, finished
 from report_page import read_page
 from typer.testing import CliRunner
@@ -98,7 +99,7 @@ def test_a_kind_on_all_studies_needs_no_name_and_takes_some(half: Writer) -> Non
 
 
 def test_a_kind_on_a_run_takes_the_beginning_of_its_id(half: Writer) -> None:
-    run = half.folder.runs()[3]["run_id"]
+    run = stored.planned(half.folder)[3]["run_id"]
     status, out, _ = andrea("report", run[:8], "--kind", "one", "--format", "html")
     assert (status, out) == (0, f"{half.store.root}/reports/run-{run[:12]}/report.html\n")
     assert answer(Path(out.strip())) == f"run {run}"

@@ -9,6 +9,7 @@ from typing import Any
 import analysis_store
 import pandas as pd
 import pytest
+import stored
 import yaml
 from analysis_store import Writer, finished, swept
 from evidence_store import with_evidence
@@ -303,7 +304,7 @@ def test_one_run_that_trained_still_has_an_axis_to_read(ratios: Writer) -> None:
 def test_exploratory_is_explained_and_each_regret_has_its_name(tmp_path: Path) -> None:
     writer = finished(tmp_path)
     writer.folder.write(
-        "resolved.json", writer.folder.read("resolved.json") | {"exploratory": True}
+        "resolved.json", stored.study_json(writer.folder, "resolved.json") | {"exploratory": True}
     )
     page = made(writer)
     assert "Some runs were made before this protocol was frozen, by another study" in head(page)

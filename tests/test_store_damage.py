@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import stored
 
 from andrea.errors import StudyError, warn
 from andrea.records.run import RunSpec
@@ -49,7 +50,7 @@ def test_a_run_that_lost_its_result_is_finished_again_from_its_checkpoint(
     folder = finished(runs)
     scribble(folder / "result.json", content)
     for _ in range(3):
-        assert runs.result(RUN) is None
+        assert runs.load_result(RUN) is None
     assert capsys.readouterr().err.count("result.json: missing or damaged") == 1
     with runs.claim(RUN) as claim:
         assert not folder.exists()
@@ -58,7 +59,7 @@ def test_a_run_that_lost_its_result_is_finished_again_from_its_checkpoint(
             {"step": 1}
         ]
         claim.finish(attempt, {"loss": 2.5})
-    assert runs.result(RUN) == {"loss": 2.5} and runs.attempts(RUN) == []
+    assert stored.result(runs, RUN) == {"loss": 2.5} and runs.attempts(RUN) == []
 
 
 def test_an_attempt_that_could_not_become_the_run_does_now(runs: RunStore) -> None:
@@ -70,7 +71,7 @@ def test_an_attempt_that_could_not_become_the_run_does_now(runs: RunStore) -> No
     write_json(attempt / "result.json", {"loss": 3.0})
     with runs.claim(RUN):
         pass
-    assert runs.result(RUN) == {"loss": 3.0} and runs.attempts(RUN) == []
+    assert stored.result(runs, RUN) == {"loss": 3.0} and runs.attempts(RUN) == []
 
 
 @pytest.mark.parametrize(
@@ -138,14 +139,14 @@ def test_a_damaged_projection_is_as_good_as_missing_and_the_rest_is_not(
     folder = study(runs)
     for name in PROJECTIONS:
         scribble(folder.path / name, content)
-        assert folder.read(name) is None
+        assert folder.read_json(name) is None
         assert f"{name}: damaged, treated as missing" in capsys.readouterr().err
     assert not folder.complete
     scribble(folder.path / "resolved.json", content)
     with pytest.raises(
         StudyError, match=r"resolved\.json: damaged.*delete .*norm-aaa and give the command again"
     ):
-        folder.read("resolved.json")
+        folder.read_json("resolved.json")
 
 
 def test_one_damaged_study_hides_no_other(
@@ -157,7 +158,7 @@ def test_one_damaged_study_hides_no_other(
     assert "other-aaa/study.json: damaged" in capsys.readouterr().err
     assert find_study(runs, "norm").path == good.path
     with pytest.raises(StudyError, match=r"study\.json: damaged"):
-        _ = find_study(runs, "other-aaa").about
+        _ = find_study(runs, "other-aaa").load_info()
 
 
 @pytest.mark.parametrize("damage", [b"\xff rubbish", b'{"id": 2'])
@@ -169,9 +170,9 @@ def test_planned_runs_are_cut_before_a_damaged_line(
         folder.add_run(RunSpec(run_id=str(number), arm="pre", phase="tune", why="grid", seed=1))
     path = folder.path / "runs.jsonl"
     path.write_bytes(path.read_bytes().replace(b'{"run_id": "2"', damage))
-    assert [run["run_id"] for run in folder.runs()] == ["0", "1", "3"]
+    assert [run.run_id for run in folder.load_runs()] == ["0", "1", "3"]
     folder.mend_runs()
-    assert [run["run_id"] for run in folder.runs()] == ["0", "1"]
+    assert [run.run_id for run in folder.load_runs()] == ["0", "1"]
     assert "line 3 was damaged" in capsys.readouterr().err
     folder.mend_runs()
     assert capsys.readouterr().err == ""

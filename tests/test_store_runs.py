@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import stored
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import PATIENT_S, wait_until
@@ -25,7 +26,7 @@ from andrea.store.files import (
     read_lines,
     write_atomic,
 )
-from andrea.store.runs import FORMAT, RunBusy, RunStore
+from andrea.store.runs import FORMAT, Claim, RunBusy, RunStore
 
 RUN = "ab" + "0" * 62
 CONFIG = {"config": {"seed": 1}}
@@ -39,11 +40,11 @@ def runs(tmp_path: Path) -> RunStore:
 def test_a_run_is_an_attempt_until_one_rename_makes_it_done(runs: RunStore) -> None:
     with runs.claim(RUN) as claim:
         attempt = claim.attempt(CONFIG, {})
-        assert attempt.name == f"{RUN}.1" and runs.result(RUN) is None
+        assert attempt.name == f"{RUN}.1" and runs.load_result(RUN) is None
         claim.finish(attempt, {"loss": 2.5})
-    assert runs.result(RUN) == {"loss": 2.5}
+    assert stored.result(runs, RUN) == {"loss": 2.5}
     assert runs.attempts(RUN) == [] and runs.current(RUN) == runs.folder(RUN)
-    assert stored_config(runs) == CONFIG and runs.lease(RUN) is None
+    assert stored.config(runs, RUN) == CONFIG and runs.lease(RUN) is None
 
 
 def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs: RunStore) -> None:
@@ -60,11 +61,11 @@ def test_the_next_attempt_starts_from_the_last_ones_checkpoint_and_metrics(runs:
 def test_a_failed_attempt_is_never_a_result_and_the_run_stays_open(runs: RunStore) -> None:
     with runs.claim(RUN) as claim:
         claim.fail(claim.attempt(CONFIG, {}), "out of memory", "log")
-    assert runs.result(RUN) is None
-    assert runs.failure(RUN) == {"reason": "out of memory", "log": "log"}
+    assert runs.load_result(RUN) is None
+    assert stored.failure(runs, RUN) == {"reason": "out of memory", "log": "log"}
     with runs.claim(RUN) as claim:
         claim.finish(claim.attempt(CONFIG, {}), {"loss": 1.0})
-    assert runs.failure(RUN) is None and runs.result(RUN) == {"loss": 1.0}
+    assert runs.load_failure(RUN) is None and stored.result(runs, RUN) == {"loss": 1.0}
 
 
 def test_a_kill_between_the_result_and_the_rename_loses_nothing(runs: RunStore) -> None:
@@ -73,7 +74,7 @@ def test_a_kill_between_the_result_and_the_rename_loses_nothing(runs: RunStore) 
         (attempt / "result.json").write_text('{"loss": 3.0}')
     with runs.claim(RUN):
         pass
-    assert runs.result(RUN) == {"loss": 3.0}
+    assert stored.result(runs, RUN) == {"loss": 3.0}
 
 
 def test_two_live_processes_cannot_hold_one_run(runs: RunStore) -> None:
@@ -152,7 +153,7 @@ def test_a_claim_that_cannot_recover_gives_its_lease_back(
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs_module.Claim, "_recover", broken)
+        patch.setattr(Claim, "_recover", broken)
         with pytest.raises(OSError, match="gone"):
             runs.claim(RUN)
     assert runs.lease(RUN) is None

@@ -94,7 +94,7 @@ def test_a_study_without_its_protocol_is_no_study(tmp_path: Path, content: str |
     if content is not None:
         (study.path / "protocol.yaml").write_bytes(content.encode(errors="surrogatepass"))
     with pytest.raises(StudyError, match=r"(?s)protocol\.yaml: .*the study has lost what it asked"):
-        study.protocol()
+        study.load_question()
 
 
 def test_planned_runs_keep_their_order(tmp_path: Path) -> None:
@@ -102,4 +102,4 @@ def test_planned_runs_keep_their_order(tmp_path: Path) -> None:
     for number in range(3):
         spec = RunSpec(run_id=str(number), arm="pre", phase="tune", why="grid", seed=1)
         study.add_run(spec)
-    assert [run["run_id"] for run in study.runs()] == ["0", "1", "2"]
+    assert [run.run_id for run in study.load_runs()] == ["0", "1", "2"]

@@ -3,6 +3,7 @@ resumed, refused.
 """
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
@@ -26,11 +27,11 @@ def study(root, arms=("gelu_tanh", "relu"), **more):
 
 
 def lines(folder, phase):
-    return [run for run in folder.runs() if run["phase"] == phase]
+    return [run for run in stored.planned(folder) if run["phase"] == phase]
 
 
 def told(folder):
-    return folder.read("verdict.json")
+    return stored.study_json(folder, "verdict.json")
 
 
 def test_a_confirmation_is_a_second_block_at_the_same_rates_judged_alone(tmp_path):
@@ -39,12 +40,12 @@ def test_a_confirmation_is_a_second_block_at_the_same_rates_judged_alone(tmp_pat
     first, tuned = told(folder), len(lines(folder, "tune"))
     watch = Watch()
     assert go(folder, store, watch, confirm=True).complete
-    assert watch.events[-1] == ("finished", folder.runs()[-1]["run_id"])
+    assert watch.events[-1] == ("finished", stored.planned(folder)[-1]["run_id"])
     runs = lines(folder, "confirm")
     assert [(run["seed"], run["arm"]) for run in runs] == [
         (replication_seed(i), arm) for i in (3, 4, 5) for arm in ("gelu_tanh", "relu")
     ]
-    choices = folder.read("choices.json")
+    choices = stored.study_json(folder, "choices.json")
     assert {(run["arm"], run["lr"]) for run in runs} == {
         (arm, choice["lr"]) for arm, choice in choices.items()
     }
@@ -115,7 +116,7 @@ def test_a_confirmation_uses_no_seed_of_tuning_replication_or_the_a_a_control(tm
         phase: {run["seed"] for run in lines(folder, phase)}
         for phase in ("tune", "replicate", "confirm")
     }
-    seeds["a/a"] = {run["init_seed"] for run in folder.runs() if "init_seed" in run}
+    seeds["a/a"] = {run["init_seed"] for run in stored.planned(folder) if "init_seed" in run}
     assert seeds["tune"] == {tuning_seed(0)} and len(seeds["a/a"]) == 3
     assert len(set().union(*seeds.values())) == sum(map(len, seeds.values()))
 
@@ -148,7 +149,7 @@ def test_at_equal_flops_only_arms_that_cost_otherwise_are_trained_on_what_costs_
     assert [run["seed"] for run in runs] == [0, 1, 2]
     [tokens] = {run["tokens"] for run in runs}
     assert tokens < TOKENS and tokens % 512 == 0
-    assert store.config(runs[0]["run_id"])["config"]["train"]["tokens"] == tokens
+    assert stored.config(store, runs[0]["run_id"])["config"]["train"]["tokens"] == tokens
     at = told(folder)["equal"]["flops"]
     assert "within 1 % (the same): the main comparison is at equal flops" in at["relu"]["na"]
     assert (at["swiglu"]["tokens"], at["swiglu"]["n"], at["swiglu"]["arms"]) == (tokens, 3, 1)

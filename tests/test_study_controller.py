@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
@@ -27,11 +28,11 @@ def test_a_study_tunes_replicates_and_judges(tmp_path):
         "midpoint",
         "replicate",
     ]
-    runs = folder.runs()
+    runs = stored.planned(folder)
     assert [run["why"] for run in runs] == ["grid"] * 10 + ["midpoint"] * 4 + ["replicate"] * 6
     assert watch.count("started") == watch.count("finished") == watch.count("progress") == 20
     assert verdict(folder)["verdict"] == "worse"
-    choices = folder.read("choices.json")
+    choices = stored.study_json(folder, "choices.json")
     assert abs(choices["relu"]["lr"] - 10**-2.6) < 3e-4
     assert len(choices["relu"]["points"]) == 7
 
@@ -41,8 +42,8 @@ def test_tuning_and_verdict_share_neither_seeds_nor_evaluated_tokens(tmp_path):
     go(folder, store)
     parts = {"tune": set(), "replicate": set()}
     seeds = {"tune": set(), "replicate": set()}
-    for run in folder.runs():
-        parts[run["phase"]].add(store.config(run["run_id"])["config"]["data"]["eval_part"])
+    for run in stored.planned(folder):
+        parts[run["phase"]].add(stored.config(store, run["run_id"])["config"]["data"]["eval_part"])
         seeds[run["phase"]].add(run["seed"])
     assert parts == {"tune": {"tune"}, "replicate": {"verdict"}}
     assert seeds == {"tune": {tuning_seed(0)}, "replicate": {replication_seed(i) for i in range(3)}}
@@ -51,11 +52,11 @@ def test_tuning_and_verdict_share_neither_seeds_nor_evaluated_tokens(tmp_path):
 def test_every_arm_is_replicated_on_the_same_seeds_at_its_own_rate_pairs_together(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    runs = [run for run in folder.runs() if run["phase"] == "replicate"]
+    runs = [run for run in stored.planned(folder) if run["phase"] == "replicate"]
     assert [(run["seed"], run["arm"]) for run in runs] == [
         (s, a) for s in range(3) for a in ("gelu_tanh", "relu")
     ]
-    choices = folder.read("choices.json")
+    choices = stored.study_json(folder, "choices.json")
     assert all(run["lr"] == choices[run["arm"]]["lr"] for run in runs)
 
 
@@ -75,7 +76,7 @@ def test_another_study_trains_only_what_no_study_has_trained(tmp_path):
     wider, _ = make_study(tmp_path, name="wider", arms=("gelu_tanh", "relu", "swiglu"))
     assert go(wider, store).complete
     assert len(trainings(tmp_path)) == len(set(trainings(tmp_path)))
-    assert len(wider.runs()) == 30
+    assert len(stored.planned(wider)) == 30
     assert len(trainings(tmp_path)) == 30
 
 
@@ -84,11 +85,11 @@ def test_what_diverges_is_scored_by_its_initial_loss_and_never_chosen_or_retried
     misbehave(tmp_path, "diverge", activation="relu", lr=0.00316)
     misbehave(tmp_path, "stall", activation="relu", lr=0.0316)
     assert go(folder, store).complete
-    points = {p["lr"]: p for p in folder.read("choices.json")["relu"]["points"]}
+    points = {p["lr"]: p for p in stored.study_json(folder, "choices.json")["relu"]["points"]}
     assert points[0.00316]["loss"] == points[0.0316]["loss"] == 5.54
     assert (points[0.00316]["outcome"], points[0.0316]["stalled"]) == ("diverged", True)
     assert not points[0.00316]["ok"] and not points[0.0316]["ok"]
-    assert folder.read("choices.json")["relu"]["lr"] != 0.00316
+    assert stored.study_json(folder, "choices.json")["relu"]["lr"] != 0.00316
     assert len(trainings(tmp_path)) == len(set(trainings(tmp_path)))
 
 
@@ -97,9 +98,11 @@ def test_an_arm_that_no_rate_trains_is_unstable_and_not_replicated(tmp_path):
     misbehave(tmp_path, "stall", activation="relu")
     assert go(folder, store).complete
     assert verdict(folder)["verdict"] == "unstable"
-    choice = folder.read("choices.json")["relu"]
+    choice = stored.study_json(folder, "choices.json")["relu"]
     assert choice["lr"] is None and len(choice["points"]) == 5
-    assert {run["arm"] for run in folder.runs() if run["phase"] == "replicate"} == {"gelu_tanh"}
+    assert {run["arm"] for run in stored.planned(folder) if run["phase"] == "replicate"} == {
+        "gelu_tanh"
+    }
 
 
 def test_a_baseline_that_no_rate_trains_makes_everything_invalid_at_once(tmp_path):
@@ -107,7 +110,7 @@ def test_a_baseline_that_no_rate_trains_makes_everything_invalid_at_once(tmp_pat
     misbehave(tmp_path, "diverge", activation="gelu_tanh")
     assert go(folder, store).complete
     assert verdict(folder)["verdict"] == "invalid"
-    assert {run["why"] for run in folder.runs()} == {"grid"}
+    assert {run["why"] for run in stored.planned(folder)} == {"grid"}
 
 
 def test_a_best_rate_at_the_edge_extends_the_grid_of_every_arm_twice_and_then_says_so(tmp_path):
@@ -116,12 +119,12 @@ def test_a_best_rate_at_the_edge_extends_the_grid_of_every_arm_twice_and_then_sa
     assert go(folder, store).complete
     extended = [
         (run["arm"], run["lr"], run["generation"])
-        for run in folder.runs()
+        for run in stored.planned(folder)
         if run["why"] == "extension"
     ]
     arms = ("gelu_tanh", "relu")
     assert extended == [(arm, lr, g) for g, lr in ((1, 0.1), (2, 0.316)) for arm in arms]
-    assert folder.read("choices.json")["relu"]["edge"] == "high"
+    assert stored.study_json(folder, "choices.json")["relu"]["edge"] == "high"
     assert verdict(folder)["cause"] == "rate at edge"
 
 
@@ -129,25 +132,27 @@ def test_few_trials_say_that_the_rate_is_hardly_tuned(tmp_path):
     folder, store = make_study(tmp_path, trials=3)
     assert go(folder, store).complete
     assert [
-        run["lr"] for run in folder.runs() if run["phase"] == "tune" and run["arm"] == "relu"
+        run["lr"]
+        for run in stored.planned(folder)
+        if run["phase"] == "tune" and run["arm"] == "relu"
     ] == [
         0.000316,
         0.00316,
         0.0316,
     ]
-    assert folder.read("choices.json")["relu"]["hardly_tuned"]
+    assert stored.study_json(folder, "choices.json")["relu"]["hardly_tuned"]
     assert "rate hardly tuned" in verdict(folder)["tags"]
 
 
 def test_replicates_older_than_the_freeze_make_the_verdict_exploratory(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    assert folder.read("verdict.json")["exploratory"] is False
+    assert stored.study_json(folder, "verdict.json")["exploratory"] is False
     later, _ = make_study(tmp_path, name="later", frozen_at="2199-01-01T00:00:00+00:00")
     assert go(later, store).complete
     assert (
-        later.read("verdict.json")["exploratory"]
-        is later.read("resolved.json")["exploratory"]
+        stored.study_json(later, "verdict.json")["exploratory"]
+        is stored.study_json(later, "resolved.json")["exploratory"]
         is True
     )
     assert "exploratory" in verdict(later)["tags"]
@@ -157,11 +162,13 @@ def test_replicates_older_than_the_freeze_make_the_verdict_exploratory(tmp_path)
 def test_one_tuning_run_older_than_the_freeze_makes_the_verdict_exploratory(tmp_path, arm):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    run = next(run for run in folder.runs() if run["arm"] == arm and run["phase"] == "tune")
+    run = next(
+        run for run in stored.planned(folder) if run["arm"] == arm and run["phase"] == "tune"
+    )
     path = store.folder(run["run_id"]) / "result.json"
     write_json(path, read_json(path) | {"finished_at": "2025-12-31T23:59:59+00:00"})
     assert go(folder, store).complete
-    assert folder.read("verdict.json")["exploratory"] is True
+    assert stored.study_json(folder, "verdict.json")["exploratory"] is True
     assert "exploratory" in verdict(folder)["tags"]
 
 
@@ -171,14 +178,14 @@ def test_runs_that_the_study_made_before_a_resume_are_not_older_than_its_freeze(
         with pytest.raises(KeyboardInterrupt):
             go(folder, store, Impatient(patience))
     assert go(folder, store).complete
-    assert folder.read("verdict.json")["exploratory"] is False
+    assert stored.study_json(folder, "verdict.json")["exploratory"] is False
     assert verdict(folder)["tags"] == []
 
 
 def test_a_verdict_names_the_versions_that_its_numbers_come_from(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    told = folder.read("verdict.json")
+    told = stored.study_json(folder, "verdict.json")
     assert told["method"] == METHOD
     assert told["versions"] == {name: version(name) for name in ("andrea", "numpy", "scipy")}
 

@@ -5,6 +5,7 @@ and kills.
 import json
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
@@ -29,15 +30,19 @@ def study(root, arms=("gelu_tanh", "relu"), **more):
 
 
 def controls(folder):
-    return folder.read("verdict.json")["controls"]
+    return stored.study_json(folder, "verdict.json")["controls"]
 
 
 def _results(folder, store):
-    return {run["run_id"]: told for run in folder.runs() if (told := store.result(run["run_id"]))}
+    return {
+        run["run_id"]: told
+        for run in stored.planned(folder)
+        if (told := stored.result(store, run["run_id"]))
+    }
 
 
 def lines(folder, phase):
-    return [run for run in folder.runs() if run["phase"] == phase]
+    return [run for run in stored.planned(folder) if run["phase"] == phase]
 
 
 def test_controls_are_a_repeat_a_a_and_a_ruler_of_the_baseline_at_its_rate(tmp_path):
@@ -52,15 +57,17 @@ def test_controls_are_a_repeat_a_a_and_a_ruler_of_the_baseline_at_its_rate(tmp_p
     runs = lines(folder, "control")
     assert [run["why"] for run in runs] == ["repeat"] + ["a/a", "half tokens"] * 3
     assert {run["arm"] for run in runs} == {"gelu_tanh"}
-    assert {run["lr"] for run in runs} == {folder.read("choices.json")["gelu_tanh"]["lr"]}
+    assert {run["lr"] for run in runs} == {
+        stored.study_json(folder, "choices.json")["gelu_tanh"]["lr"]
+    }
     assert [run["seed"] for run in runs] == [replication_seed(i) for i in (0, 0, 0, 1, 1, 2, 2)]
-    of = {run["why"]: store.config(run["run_id"])["config"] for run in runs[:3]}
+    of = {run["why"]: stored.config(store, run["run_id"])["config"] for run in runs[:3]}
     assert of["a/a"]["init_seed"] == control_seed(0) and of["a/a"]["data_seed"] is None
     assert of["half tokens"]["train"]["tokens"] == TOKENS // 2
     assert {config["data"]["eval_part"] for config in of.values()} == {"verdict"}
-    first = next(run for run in folder.runs() if run["phase"] == "replicate")
+    first = next(run for run in stored.planned(folder) if run["phase"] == "replicate")
     assert (
-        store.config(first["run_id"])["config"] == of["repeat"]
+        stored.config(store, first["run_id"])["config"] == of["repeat"]
         and first["run_id"] != runs[0]["run_id"]
     )
 
@@ -70,14 +77,17 @@ def test_controls_that_hold_leave_the_verdict_as_it_is(tmp_path):
     go(plain, store)
     folder, store = study(tmp_path / "controlled")
     go(folder, store, controls=True)
-    assert folder.read("verdict.json")["verdicts"] == plain.read("verdict.json")["verdicts"]
-    assert "controls" not in plain.read("verdict.json")
+    assert (
+        stored.study_json(folder, "verdict.json")["verdicts"]
+        == stored.study_json(plain, "verdict.json")["verdicts"]
+    )
+    assert "controls" not in stored.study_json(plain, "verdict.json")
     told = controls(folder)
     assert [told[name]["ok"] for name in ("repeat", "a_a", "ruler")] == [True] * 3
     assert told["ruler_2x"] is None
     assert (told["repeat"]["difference"], told["repeat"]["deterministic"]) == (0.0, True)
     assert abs(told["ruler"]["mean"] - 0.3) < 0.002 and told["ruler"]["tokens"] == TOKENS // 2
-    saved = folder.read("verdict.json")["tokens_saved"]["relu"]
+    saved = stored.study_json(folder, "verdict.json")["tokens_saved"]["relu"]
     assert -0.65 < saved["saved"] < -0.55, (
         "0.2 nats of the 0.3 that half the tokens cost: 1 − 2^0.67"
     )
@@ -94,7 +104,7 @@ def test_the_longer_ruler_is_trained_where_an_arm_is_better(tmp_path):
     assert (
         controls(folder)["ruler_2x"]["ok"] and controls(folder)["ruler_2x"]["tokens"] == 2 * TOKENS
     )
-    assert 0.3 < folder.read("verdict.json")["tokens_saved"]["swiglu"]["saved"] < 0.45
+    assert 0.3 < stored.study_json(folder, "verdict.json")["tokens_saved"]["swiglu"]["saved"] < 0.45
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,7 @@ def test_a_failed_repeat_or_a_a_makes_every_verdict_invalid(tmp_path, fault, nam
     assert go(folder, store, controls=True).complete
     assert controls(folder)[name]["ok"] is False and said in controls(folder)[name]["reason"]
     assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == ("invalid", "control failed")
-    told = folder.read("verdict.json")
+    told = stored.study_json(folder, "verdict.json")
     means = [
         verdict(folder)["mean"],
         told["tokens_saved"]["relu"]["saved"],
@@ -147,7 +157,7 @@ def test_a_failed_ruler_voids_only_what_saw_nothing(tmp_path):
         "invalid",
         "ruler failed",
     )
-    assert folder.read("verdict.json")["tokens_saved"]["relu"]["saved"] is None
+    assert stored.study_json(folder, "verdict.json")["tokens_saved"]["relu"]["saved"] is None
 
 
 def test_a_ruler_run_that_diverges_came_out_worse(tmp_path):
@@ -156,7 +166,7 @@ def test_a_ruler_run_that_diverges_came_out_worse(tmp_path):
     assert go(folder, store, controls=True).complete
     told = controls(folder)["ruler"]
     assert (told["ok"], told["n"], told["mean"], len(told["differences"])) == (True, 4, None, 4)
-    assert folder.read("verdict.json")["tokens_saved"]["relu"]["saved"] is None
+    assert stored.study_json(folder, "verdict.json")["tokens_saved"]["relu"]["saved"] is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +182,7 @@ def test_a_control_that_fails_at_every_try_is_unknown_and_the_next_command_tries
     summary = go(folder, store, controls=True)
     assert not summary.complete and {run.phase for run in summary.failed} == {"control"}
     assert controls(folder)[name]["ok"] is None and "failed or" in controls(folder)[name]["reason"]
-    assert folder.read("verdict.json")["complete"] is False
+    assert stored.study_json(folder, "verdict.json")["complete"] is False
     assert verdict(folder)["verdict"] == "worse"
     assert go(folder, store).complete
     assert outcome(folder) == outcome(whole)
@@ -181,10 +191,10 @@ def test_a_control_that_fails_at_every_try_is_unknown_and_the_next_command_tries
 def test_an_old_study_is_asked_for_controls_and_keeps_its_runs(tmp_path):
     folder, store = study(tmp_path)
     go(folder, store)
-    before, trained = folder.runs(), len(trainings(tmp_path))
+    before, trained = stored.planned(folder), len(trainings(tmp_path))
     assert folder.complete
     assert go(folder, store, controls=True).complete
-    assert folder.runs()[: len(before)] == before
+    assert stored.planned(folder)[: len(before)] == before
     assert len(trainings(tmp_path)) == trained + 7
     assert controls(folder)["repeat"]["ok"]
 
@@ -208,7 +218,7 @@ def test_a_study_that_was_killed_right_after_it_was_asked_is_not_done(tmp_path):
     go(folder, store)
     with pytest.raises(KeyboardInterrupt):
         go(folder, store, Impatient(13), controls=True)
-    assert not folder.complete and folder.read("asked.json")["controls"]
+    assert not folder.complete and stored.study_json(folder, "asked.json")["controls"]
     runs = folder.load_runs()[:12]
     results = {run.run_id: store.load_result(run.run_id) for run in runs}
     planned = Evidence(FrozenStudy(folder, store), runs, results, folder.load_choices(), 1)
@@ -251,10 +261,12 @@ def test_the_order_in_which_things_were_asked_for_is_the_order_of_the_file_and_o
     other, store = study(tmp_path / "other")
     for asked in ({"equal": ("time",)}, {"confirm": True}, {"controls": True}):
         assert go(other, store, **asked).complete
-    phases = list(dict.fromkeys(run["phase"] for run in other.runs()))
+    phases = list(dict.fromkeys(run["phase"] for run in stored.planned(other)))
     assert phases == ["tune", "replicate", "budget", "confirm", "control"]
-    assert other.read("verdict.json") == one.read("verdict.json")
-    assert sorted(map(json.dumps, other.runs())) == sorted(map(json.dumps, one.runs()))
+    assert stored.study_json(other, "verdict.json") == stored.study_json(one, "verdict.json")
+    assert sorted(map(json.dumps, stored.planned(other))) == sorted(
+        map(json.dumps, stored.planned(one))
+    )
 
 
 @pytest.mark.slow
@@ -268,9 +280,11 @@ def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed_whatever_
     misbehave(store.root, "raise", times=6, activation="relu", lr=0.0316)
     assert not go(folder, store, equal=("time",)).complete
     assert not go(folder, store, controls=True).complete
-    assert {tuple(run["without"]) for run in folder.runs() if run["phase"] != "tune"} == {("relu",)}
+    assert {tuple(run["without"]) for run in stored.planned(folder) if run["phase"] != "tune"} == {
+        ("relu",)
+    }
     assert go(folder, store).complete
-    assert not any("without" in run for run in folder.runs())
+    assert not any("without" in run for run in stored.planned(folder))
     assert outcome(folder) == outcome(whole)
 
 
@@ -278,7 +292,7 @@ def test_a_baseline_that_no_rate_trains_has_no_controls_and_is_not_waited_for(tm
     folder, store = study(tmp_path)
     misbehave(tmp_path, "diverge", activation="gelu_tanh")
     assert go(folder, store, controls=True, confirm=True, equal=("flops", "time")).complete
-    assert {run["phase"] for run in folder.runs()} == {"tune"}
+    assert {run["phase"] for run in stored.planned(folder)} == {"tune"}
     assert controls(folder)["ruler"]["ok"] is controls(folder)["repeat"]["ok"] is None
     assert folder.complete and verdict(folder)["cause"] == "under-trained"
 
@@ -287,7 +301,7 @@ def test_a_run_of_one_batch_has_no_half_and_nothing_is_written(tmp_path):
     folder, store = make_study(tmp_path)
     with pytest.raises(UserError, match="is a single batch, and the ruler trains half of it"):
         go(folder, store, controls=True)
-    assert not (folder.path / "asked.json").exists() and not folder.runs()
+    assert not (folder.path / "asked.json").exists() and not stored.planned(folder)
 
 
 def test_on_another_platform_a_finished_study_is_read_and_not_asked_for_more(tmp_path, monkeypatch):
@@ -325,8 +339,8 @@ def test_a_control_that_failed_is_told_while_more_is_trained(tmp_path):
     misbehave(tmp_path, "shift", repeat=1)
     assert go(folder, store, controls=True).complete
     with pytest.raises(KeyboardInterrupt):
-        go(folder, store, Impatient(len(folder.runs()) + 1), confirm=True)
-    told = folder.read("verdict.json")
+        go(folder, store, Impatient(len(stored.planned(folder)) + 1), confirm=True)
+    told = stored.study_json(folder, "verdict.json")
     assert not told["complete"] and told["controls"]["repeat"]["ok"] is False
     assert verdict(folder)["cause"] == "control failed"
 
@@ -334,17 +348,17 @@ def test_a_control_that_failed_is_told_while_more_is_trained(tmp_path):
 def test_a_finished_study_stays_finished_while_its_command_looks_whether_it_is(tmp_path):
     folder, store = study(tmp_path)
     assert go(folder, store, controls=True).complete
-    before = folder.read("verdict.json")
+    before = stored.study_json(folder, "verdict.json")
     with pytest.raises(KeyboardInterrupt):
-        go(folder, store, Impatient(len(folder.runs())), controls=True)
-    assert folder.complete and folder.read("verdict.json") == before
+        go(folder, store, Impatient(len(stored.planned(folder))), controls=True)
+    assert folder.complete and stored.study_json(folder, "verdict.json") == before
 
 
 @pytest.mark.parametrize("damage", ["rubbish", "none"])
 def test_damage_to_the_log_of_a_repeat_is_no_other_number(tmp_path, damage):
     folder, store = study(tmp_path)
     assert go(folder, store, controls=True).complete
-    [run_id] = [run["run_id"] for run in folder.runs() if run["why"] == "repeat"]
+    [run_id] = [run["run_id"] for run in stored.planned(folder) if run["why"] == "repeat"]
     log = store.folder(run_id) / "metrics.jsonl"
     log.unlink() if damage == "none" else log.write_bytes(b"rubbish\n{}\n")
     assert go(folder, store).complete and controls(folder)["repeat"]["ok"]
@@ -376,7 +390,7 @@ def test_controls_of_a_factorial_study_void_its_effects(tmp_path):
     from test_study_factorial import effect, make_design
 
     folder, store = make_design(tmp_path)
-    told = folder.read("resolved.json")
+    told = stored.study_json(folder, "resolved.json")
     for arm in told["arms"].values():
         arm["config"]["train"]["tokens"] = TOKENS
     folder.write("resolved.json", told)

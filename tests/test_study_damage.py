@@ -7,6 +7,7 @@ import signal
 from multiprocessing import forkserver
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import go, make_study, misbehave, outcome, trainings
 from test_study_executors import ended, local, next_end, one_job
@@ -42,12 +43,12 @@ def test_a_result_that_was_lost_is_made_again_and_the_verdict_is_the_same(
     tmp_path, content, capsys
 ):
     folder, store, expected = complete(tmp_path)
-    path = store.folder(folder.runs()[-1]["run_id"]) / "result.json"
+    path = store.folder(stored.planned(folder)[-1]["run_id"]) / "result.json"
     path.unlink() if content is None else path.write_bytes(content)
     assert run_study(folder, store, inline()).complete
     assert outcome(folder) == expected and store.attempts(path.parent.name) == []
     assert capsys.readouterr().err.count("warning:") == 1
-    assert len(trainings(tmp_path)) == len({run["run_id"] for run in folder.runs()}) + 1
+    assert len(trainings(tmp_path)) == len({run["run_id"] for run in stored.planned(folder)}) + 1
 
 
 @pytest.mark.parametrize("name", ["choices.json", "verdict.json", "runs.jsonl"])
@@ -75,9 +76,9 @@ def test_a_line_that_names_no_run_is_planned_again_with_all_after_it(tmp_path, w
 
 def test_a_tuning_run_that_is_lost_and_fails_now_is_told_and_tried_again(tmp_path):
     folder, store, expected = complete(tmp_path)
-    [lost, *_] = [run["run_id"] for run in folder.runs() if run["arm"] == "relu"]
+    [lost, *_] = [run["run_id"] for run in stored.planned(folder) if run["arm"] == "relu"]
     (store.folder(lost) / "result.json").unlink()
-    misbehave(tmp_path, "raise", times=4, activation="relu", lr=folder.runs()[1]["lr"])
+    misbehave(tmp_path, "raise", times=4, activation="relu", lr=stored.planned(folder)[1]["lr"])
     with pytest.raises(
         StudyError, match="a tuning run of relu has lost its result, and failed at every try now"
     ):
@@ -99,7 +100,7 @@ def test_a_study_that_lost_what_it_asked_says_how_to_go_on(tmp_path, name, conte
 
 def test_the_log_of_a_run_whose_controller_was_killed_is_kept_with_it(tmp_path):
     folder, store, _ = complete(tmp_path)
-    run_id = folder.runs()[0]["run_id"]
+    run_id = stored.planned(folder)[0]["run_id"]
     store.log(run_id).write_text("printed\n")
     assert run_study(folder, store, inline()).complete
     assert (store.folder(run_id) / "worker.log").read_text() == "printed\n" and not store.log(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import make_study, misbehave, outcome, trainings
 from waiting import PATIENT_S, wait_until
@@ -186,7 +187,12 @@ def test_many_workers_that_start_at_once_wait_for_no_locked_storage(tmp_path):
 
     assert run_study(folder, store, local(12), [Watch()]).complete
     assert (max(most), broken) == (12, [])
-    assert len(trainings(tmp_path)) == len(set(trainings(tmp_path))) == len(folder.runs()) >= 18
+    assert (
+        len(trainings(tmp_path))
+        == len(set(trainings(tmp_path)))
+        == len(stored.planned(folder))
+        >= 18
+    )
 
 
 def test_executors_by_name():
@@ -207,7 +213,7 @@ def test_crashes_of_workers_are_recorded_and_the_study_still_completes(tmp_path)
 
     class Watch(Observer):
         def on_run_failed(self, run, reason, attempt):
-            seen.append((reason, store.failure(run.run_id)["reason"]))
+            seen.append((reason, stored.failure(store, run.run_id)["reason"]))
 
     assert run_study(folder, store, local(2), [Watch()]).complete
     assert seen == [("the worker was ended by SIGSEGV",) * 2]

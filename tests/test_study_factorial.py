@@ -3,6 +3,7 @@ own.
 """
 
 import pytest
+import stored
 import study_fakes as fakes
 import yaml
 from study_fakes import go, misbehave, write_study
@@ -55,7 +56,7 @@ def make_design(root, center=None):
 
 
 def effect(folder, kind, factor="activation", **at):
-    found = folder.read("verdict.json")["effects"]
+    found = stored.study_json(folder, "verdict.json")["effects"]
     [one] = [
         e
         for e in found
@@ -67,8 +68,8 @@ def effect(folder, kind, factor="activation", **at):
 def test_every_cell_is_tuned_and_replicated_and_every_effect_is_judged(tmp_path):
     folder, store = make_design(tmp_path)
     assert go(folder, store).complete
-    assert len(folder.runs()) == 4 * (7 + 3)
-    told = folder.read("verdict.json")
+    assert len(stored.planned(folder)) == 4 * (7 + 3)
+    told = stored.study_json(folder, "verdict.json")
     assert [v["arms"] for v in told["verdicts"]] == [3, 3, 3]
     assert len(told["effects"]) == 2 + 4 + 1
     assert (
@@ -110,7 +111,7 @@ def test_cells_with_a_center_of_their_own_are_tuned_round_it(tmp_path):
     folder, store = make_design(tmp_path, center=0.001)
     assert FrozenStudy(folder, store).question.centers == {"relu+pre": 0.001, "relu+post": 0.001}
     assert go(folder, store).complete
-    choices = folder.read("choices.json")
+    choices = stored.study_json(folder, "choices.json")
     assert choices["gelu+pre"]["grid"] == [0.000316, 0.001, 0.00316, 0.01, 0.0316]
     assert choices["relu+post"]["grid"] == [0.0001, 0.000316, 0.001, 0.00316, 0.01]
     assert {len(choice["points"]) for choice in choices.values()} == {7}
@@ -119,7 +120,7 @@ def test_cells_with_a_center_of_their_own_are_tuned_round_it(tmp_path):
 def test_an_ordinary_study_has_no_effects(tmp_path):
     folder, store = fakes.make_study(tmp_path)
     go(folder, store)
-    assert "effects" not in folder.read("verdict.json")
+    assert "effects" not in stored.study_json(folder, "verdict.json")
 
 
 FACTORIAL = {

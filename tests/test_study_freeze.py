@@ -7,6 +7,7 @@ import shutil
 from datetime import datetime
 
 import pytest
+import stored
 import yaml
 
 from andrea.errors import StudyError, UserError
@@ -77,12 +78,15 @@ def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, st
     folder = freeze(planned, store)
     asked = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     assert asked["hypothesis"] == "Yes." and asked["protocol"]["seeds"] == 2
-    resolved = folder.read("resolved.json")
+    resolved = stored.study_json(folder, "resolved.json")
     assert resolved["arms"]["post"]["config"]["train"]["micro_batch"] == 4
     assert resolved["arms"]["post"]["parameters"]["norms"] == 64
     assert resolved["versions"]["torch"] and resolved["platform"]["torch"]
     assert datetime.fromisoformat(resolved["frozen_at"]).microsecond == 0
-    assert folder.about["digest"] == planned.digest and folder.path.name == planned.folder_name
+    assert (
+        stored.study_json(folder, "study.json")["digest"] == planned.digest
+        and folder.path.name == planned.folder_name
+    )
     assert FrozenStudy(folder, store).arms == ["pre", "post"]
 
 
@@ -90,17 +94,24 @@ def test_one_protocol_under_two_names_is_two_studies_that_trackers_tell_apart(ti
     first, again, second = (
         freeze(plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b")
     )
-    assert first.about["digest"] == second.about["digest"]
-    assert first.about["key"] == again.about["key"] != second.about["key"]
+    assert (
+        stored.study_json(first, "study.json")["digest"]
+        == stored.study_json(second, "study.json")["digest"]
+    )
+    assert (
+        stored.study_json(first, "study.json")["key"]
+        == stored.study_json(again, "study.json")["key"]
+        != stored.study_json(second, "study.json")["key"]
+    )
 
 
 def test_the_same_request_finds_its_study_and_what_it_resolved_to_is_reread(tiny_text, store):
     folder = freeze(plan(ask(ablation(tiny_text)), store), store)
-    resolved = folder.read("resolved.json")
+    resolved = stored.study_json(folder, "resolved.json")
     folder.write("resolved.json", {**resolved, "frozen_at": "2020-01-01T00:00:00+00:00"})
     again = freeze(plan(ask(ablation(tiny_text)), store), store)
     assert again.path == folder.path
-    assert again.read("resolved.json")["frozen_at"].startswith("2020")
+    assert stored.study_json(again, "resolved.json")["frozen_at"].startswith("2020")
 
 
 def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
@@ -109,7 +120,8 @@ def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
     (folder.path / "study.json").unlink()
     (folder.path / "resolved.json").write_text("{")
     assert (
-        freeze(planned, store).read("resolved.json")["fingerprint"] == planned.prepared.fingerprint
+        stored.study_json(freeze(planned, store), "resolved.json")["fingerprint"]
+        == planned.prepared.fingerprint
     )
 
 

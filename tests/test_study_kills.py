@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import make_study, outcome, read_json, trainings
 from waiting import PATIENT_S, wait_until
@@ -118,7 +119,7 @@ def test_a_study_with_everything_asked_beside_it_is_killed_at_random_moments_and
         outcomes.append(outcome(folder))
     assert controller.returncode == 0 and kills >= 3
     assert outcomes[0] == outcomes[1]
-    assert {run["phase"] for run in folder.runs()} == {
+    assert {run["phase"] for run in stored.planned(folder)} == {
         "tune",
         "replicate",
         "control",
@@ -157,9 +158,9 @@ def _no_result_was_replaced(store: RunStore, folder, kills):
     """Every run has one result; trainings that began anew are those that a kill cut off, at most
     two at once.
     """
-    ids = [run["run_id"] for run in folder.runs()]
+    ids = [run["run_id"] for run in stored.planned(folder)]
     assert len(ids) == len(set(ids))
-    assert all(store.result(run_id) and not store.attempts(run_id) for run_id in ids)
+    assert all(stored.result(store, run_id) and not store.attempts(run_id) for run_id in ids)
     assert set(trainings(store.root)) == set(ids)
     assert len(trainings(store.root)) <= len(ids) + 2 * kills
 

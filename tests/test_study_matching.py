@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import stored
 import yaml
 from analysis_store import Writer
 from hypothesis import given, settings
@@ -177,7 +178,7 @@ def test_what_was_solved_is_in_the_study_and_names_the_runs_as_if_it_had_been_wr
 ):
     first = planned(store, ablation(tiny_text, {"on": "params", "tolerance": 0.02}))
     folder = freeze(first, store)
-    arm = folder.read("resolved.json")["arms"]["swiglu"]
+    arm = stored.study_json(folder, "resolved.json")["arms"]["swiglu"]
     assert arm["solved"]["setting"] == "model.mlp_width" and (
         arm["solved"]["was"],
         arm["solved"]["became"],
@@ -186,9 +187,13 @@ def test_what_was_solved_is_in_the_study_and_names_the_runs_as_if_it_had_been_wr
     assert abs(arm["deviation"]["params"]) <= 0.02 < arm["solved"]["before"]["params"]
     assert (
         arm["deviation"]["flops"] == 0
-        and folder.read("resolved.json")["arms"]["gelu"]["solved"] is None
+        and stored.study_json(folder, "resolved.json")["arms"]["gelu"]["solved"] is None
     )
-    assert folder.protocol()["match"] == {"on": "params", "tolerance": 0.02, "by": "mlp_width"}
+    assert stored.question(folder)["match"] == {
+        "on": "params",
+        "tolerance": 0.02,
+        "by": "mlp_width",
+    }
     gelu, ratio = (
         {"model.activation": "gelu"},
         {"model.activation": "swiglu", "model.mlp_ratio": 8 / 3},
@@ -197,7 +202,7 @@ def test_what_was_solved_is_in_the_study_and_names_the_runs_as_if_it_had_been_wr
         store, ablation(tiny_text, {"on": "params", "tolerance": 0.02}, gelu=gelu, swiglu=ratio)
     )
     assert by_hand.arms["swiglu"].solved is None and by_hand.digest != first.digest
-    platform = folder.read("resolved.json")["platform"]
+    platform = stored.study_json(folder, "resolved.json")["platform"]
     ids = {
         identify(p.arms["swiglu"].config, p.prepared.fingerprint, platform)[1]
         for p in (first, by_hand)
@@ -209,7 +214,7 @@ def test_the_same_command_solves_the_same_and_finds_its_study(tiny_text, store):
     plans = [planned(store, ablation(tiny_text, "flops")) for _ in range(2)]
     assert plans[0].digest == plans[1].digest and plans[0].arms == plans[1].arms
     folder = freeze(plans[0], store)
-    resolved = folder.read("resolved.json")
+    resolved = stored.study_json(folder, "resolved.json")
     resolved["arms"]["swiglu"]["config"]["model"]["mlp_width"] = 60
     folder.write("resolved.json", resolved)
     study = FrozenStudy(freeze(plans[1], store), store)
@@ -259,7 +264,7 @@ def test_a_dry_run_prints_what_was_solved_and_both_deviations(tiny_text, tmp_pat
 
 def test_the_report_lists_size_and_cost_of_every_arm_and_what_was_solved_for(tmp_path):
     writer = Writer(tmp_path, match={"on": "params", "tolerance": 0.01, "by": "mlp_width"})
-    resolved = writer.folder.read("resolved.json")
+    resolved = stored.study_json(writer.folder, "resolved.json")
     resolved["arms"]["post"] |= {"flops_per_token": 1_770_000.0}
     resolved["arms"]["post"]["solved"] = {
         "setting": "model.mlp_width",
@@ -282,10 +287,10 @@ def test_the_report_lists_size_and_cost_of_every_arm_and_what_was_solved_for(tmp
 def test_a_study_trains_the_width_that_was_solved(tiny_text, store):
     folder = freeze(planned(store, ablation(tiny_text, {"on": "params", "tolerance": 0.02})), store)
     assert run_study(folder, store, make_executor("inline", 1)).complete
-    trained = [run for run in folder.runs() if run["arm"] == "swiglu"]
+    trained = [run for run in stored.planned(folder) if run["arm"] == "swiglu"]
     assert len(trained) >= 3
     for run in trained:
         assert (
-            store.result(run["run_id"])["parameters"]
-            == folder.read("resolved.json")["arms"]["swiglu"]["parameters"]
+            stored.result(store, run["run_id"])["parameters"]
+            == stored.study_json(folder, "resolved.json")["arms"]["swiglu"]["parameters"]
         )

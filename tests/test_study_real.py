@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import stored
 import study_real
 import yaml
 from conftest import generated_text
@@ -77,7 +78,10 @@ def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, 
     assert {"train", "eval", "layers"} <= watch.kinds
     expected = tables(whole, store, tmp_path / "whole-csv")
     folder, store = frozen(text, tmp_path / "killed")
-    assert folder.about["digest"] == whole.about["digest"]
+    assert (
+        stored.study_json(folder, "study.json")["digest"]
+        == stored.study_json(whole, "study.json")["digest"]
+    )
     dice = random.Random(7)
     controller = command(store, folder)
     for victim in dice.sample(["controller"] * 2 + ["worker"] * 3, 5):
@@ -101,13 +105,13 @@ def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, 
         controller = command(store, folder)
     assert controller.returncode == 0
     logs = [path.read_text() for path in store.root.glob("runs/*/*/log.txt")]
-    assert len(logs) == len(folder.runs()) == 10
+    assert len(logs) == len(stored.planned(folder)) == 10
     assert any(re.search(r"attempt [2-9]: from step [1-9]", log) for log in logs), (
         "something was resumed in its middle"
     )
     assert outcome(folder) == outcome(whole)
     assert tables(folder, store, tmp_path / "killed-csv") == expected
-    assert folder.read("verdict.json")["exploratory"] is False, (
+    assert stored.study_json(folder, "verdict.json")["exploratory"] is False, (
         "runs from before a resume are the study's own"
     )
 
@@ -170,8 +174,8 @@ def test_a_real_sweep_finds_a_rate_that_learns(text, tmp_path):
     store = RunStore(tmp_path / "runs")
     folder = freeze(plan(Request(spec, name="rate", device="cpu"), store), store)
     assert run_study(folder, store, make_executor("local", 2, "cpu")).complete
-    best = folder.read("best.json")
+    best = stored.study_json(folder, "best.json")
     assert best["loss"] == min(t["loss"] for t in best["trials"] if t["ok"])
-    assert store.result(best["run_id"])["eval_part"] == "tune"
+    assert stored.result(store, best["run_id"])["eval_part"] == "tune"
     frozen_as = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     assert best["search"]["sampling"] == frozen_as["sampling"]

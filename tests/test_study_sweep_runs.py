@@ -5,6 +5,7 @@ duplicates.
 import json
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import misbehave, outcome, trainings, write_study
 
@@ -48,16 +49,16 @@ def go(folder, store, *observers):
 def test_a_sweep_finds_the_rate_and_writes_a_config_to_copy(tmp_path):
     folder, store = make_sweep(tmp_path)
     assert go(folder, store).complete
-    best = folder.read("best.json")
+    best = stored.study_json(folder, "best.json")
     assert abs(best["params"]["train.lr"] - 10**-2.4) < 2e-3
     assert best["config"]["train"]["lr"] == best["params"]["train.lr"]
     assert best["trial"] == min(best["trials"], key=lambda t: t["loss"])["trial"]
     assert [t["trial"] for t in best["trials"]] == list(range(12))
     assert best["search"]["sampling"]["arguments"]["n_ei_candidates"] == 24
-    runs = folder.runs()
+    runs = stored.planned(folder)
     assert [run["generation"] for run in runs] == [i // 4 for i in range(12)]
     assert {(run["seed"], run["phase"]) for run in runs} == {(tuning_seed(0), "trial")}
-    assert store.config(runs[0]["run_id"])["config"]["data"]["eval_part"] == "tune"
+    assert stored.config(store, runs[0]["run_id"])["config"]["data"]["eval_part"] == "tune"
 
 
 def test_an_interrupted_sweep_proposes_the_same_and_trains_nothing_twice(tmp_path):
@@ -99,7 +100,7 @@ def test_a_generation_that_was_recorded_in_part_is_completed_with_the_same_propo
 def test_identical_proposals_are_trained_once_and_shown_as_duplicates(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="random")
     assert go(folder, store).complete
-    trials = folder.read("best.json")["trials"]
+    trials = stored.study_json(folder, "best.json")["trials"]
     distinct = {json.dumps(t["params"], sort_keys=True) for t in trials}
     assert len(distinct) <= 4 < len(trials)
     assert len(trainings(tmp_path)) == len(distinct)
@@ -112,7 +113,7 @@ def test_identical_proposals_are_trained_once_and_shown_as_duplicates(tmp_path):
 def test_every_cell_of_a_grid_is_run_exactly_once(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="grid", trials=4, generation=3)
     assert go(folder, store).complete
-    cells = [tuple(run["params"].values()) for run in folder.runs()]
+    cells = [tuple(run["params"].values()) for run in stored.planned(folder)]
     assert cells == [(0.001, "gelu"), (0.001, "relu"), (0.003, "gelu"), (0.003, "relu")]
     assert len(trainings(tmp_path)) == 4
 
@@ -121,10 +122,10 @@ def test_a_trial_of_several_seeds_is_worth_their_mean_and_good_only_if_all_are(t
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="grid", trials=4, seeds=2)
     misbehave(tmp_path, "diverge", activation="relu", lr=0.003, seed=tuning_seed(1))
     assert go(folder, store).complete
-    assert len(folder.runs()) == 8
-    trials = folder.read("best.json")["trials"]
+    assert len(stored.planned(folder)) == 8
+    trials = stored.study_json(folder, "best.json")["trials"]
     for trial in trials:
-        results = [store.result(run_id) for run_id in trial["runs"]]
+        results = [stored.result(store, run_id) for run_id in trial["runs"]]
         losses = [r["loss"] if r["outcome"] == "completed" else r["initial_loss"] for r in results]
         assert trial["loss"] == sum(losses) / 2
     assert [t["ok"] for t in trials] == [True, True, True, False]
@@ -134,7 +135,7 @@ def test_what_diverged_is_never_best(tmp_path):
     folder, store = make_sweep(tmp_path, space=CHOICES, sampler="grid", trials=4)
     misbehave(tmp_path, "diverge")
     assert go(folder, store).complete
-    best = folder.read("best.json")
+    best = stored.study_json(folder, "best.json")
     assert best["trial"] is None and best["params"] is None
     assert {t["outcome"] for t in best["trials"]} == {"diverged"}
 
@@ -143,11 +144,11 @@ def test_a_failed_trial_stops_the_sweep_where_it_is_and_the_next_command_goes_on
     whole, store = make_sweep(tmp_path / "whole")
     go(whole, store)
     folder, store = make_sweep(tmp_path / "flaky")
-    rate = whole.runs()[5]["lr"]
+    rate = stored.planned(whole)[5]["lr"]
     misbehave(store.root, "raise", times=3, lr=rate)
     summary = go(folder, store)
     assert not summary.complete and len(summary.failed) == 1
-    assert len(folder.runs()) == 8 and folder.read("best.json") is None
+    assert len(stored.planned(folder)) == 8 and stored.study_json(folder, "best.json") is None
     assert go(folder, store).complete
     assert outcome(folder) == outcome(whole)
 

@@ -6,6 +6,7 @@ import math
 
 import optuna
 import pytest
+import stored
 import study_fakes as fakes
 from optuna.distributions import FloatDistribution
 from optuna.storages import JournalStorage
@@ -65,7 +66,7 @@ def test_the_journal_holds_a_study_per_arm_with_every_tuning_run_told(tmp_path):
     go(folder, store)
     told = journal(folder)
     assert list(told) == ["gelu_tanh", "relu"]
-    tune = [run for run in folder.runs() if run["phase"] == "tune"]
+    tune = [run for run in stored.planned(folder) if run["phase"] == "tune"]
     for arm, trials in told.items():
         mine = [run for run in tune if run["arm"] == arm]
         assert [attrs["run_id"] for *_, attrs in trials] == [run["run_id"] for run in mine]

@@ -5,6 +5,7 @@ refused.
 import threading
 
 import pytest
+import stored
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
@@ -56,10 +57,10 @@ def test_a_run_that_fails_at_every_try_is_no_result_and_the_next_command_tries_a
         ("relu", "tune", "RuntimeError: a transient fault")
     ]
     run_id = summary.failed[0].run_id
-    assert store.result(run_id) is None
-    assert store.failure(run_id)["reason"].startswith("a transient fault")
+    assert stored.result(store, run_id) is None
+    assert stored.failure(store, run_id)["reason"].startswith("a transient fault")
     assert (
-        folder.read("choices.json")["relu"]["lr"] is None
+        stored.study_json(folder, "choices.json")["relu"]["lr"] is None
     )  # its midpoints wait for the failed rate
     assert go(folder, store).complete
     assert trainings(tmp_path).count(run_id) == 4
@@ -81,8 +82,8 @@ def test_an_arm_that_cannot_be_tuned_leaves_the_others_their_verdicts(tmp_path):
             0,
         )
         assert (swiglu["verdict"], swiglu["n"], swiglu["arms"]) == ("better", 3, 2)
-        assert folder.read("verdict.json")["complete"] is False
-        later = folder.runs()[15:]
+        assert stored.study_json(folder, "verdict.json")["complete"] is False
+        later = stored.planned(folder)[15:]
         assert {run["arm"] for run in later} == {"gelu_tanh", "swiglu"}
         assert all(run["without"] == ["relu"] for run in later)
 
@@ -112,9 +113,9 @@ def test_an_arm_that_can_be_tuned_later_ends_as_if_it_had_never_failed(
             else:
                 assert not go(folder, store).complete
                 assert verdict(folder, "swiglu")["verdict"] == "better"
-            assert any("without" in run for run in folder.runs())
+            assert any("without" in run for run in stored.planned(folder))
         assert go(folder, store).complete
-        assert not any("without" in run for run in folder.runs())
+        assert not any("without" in run for run in stored.planned(folder))
         outcomes.append(outcome(folder))
     assert outcomes[0] == outcomes[1]
 
@@ -125,7 +126,7 @@ def test_a_baseline_that_cannot_be_tuned_leaves_nothing_to_compare_with_until_it
     folder, store = make_study(tmp_path / "flaky")
     misbehave(store.root, "raise", times=3, activation="gelu_tanh", lr=0.01)
     assert not go(folder, store).complete
-    assert len(folder.runs()) == 10
+    assert len(stored.planned(folder)) == 10
     assert (verdict(folder)["verdict"], verdict(folder)["cause"]) == (
         "inconclusive",
         "failed or missing run",
@@ -140,7 +141,7 @@ def test_a_failed_replicate_makes_its_verdict_inconclusive_until_it_succeeds(tmp
     summary = go(folder, store)
     assert not summary.complete and len(summary.failed) == 1
     assert verdict(folder)["cause"] == "failed or missing run"
-    assert folder.read("verdict.json")["complete"] is False
+    assert stored.study_json(folder, "verdict.json")["complete"] is False
     assert go(folder, store).complete
     assert verdict(folder)["verdict"] == "worse"
 
@@ -149,15 +150,15 @@ def test_a_second_controller_is_refused(tmp_path):
     folder, store = make_study(tmp_path)
     with folder.held(), pytest.raises(UserError, match="is being run by another command"):
         go(folder, store)
-    assert folder.runs() == []
+    assert stored.planned(folder) == []
 
 
 def test_a_run_that_another_study_is_training_is_waited_for_and_not_trained_twice(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    run_id = folder.runs()[0]["run_id"]
-    result = store.result(run_id)
-    config = store.config(run_id)
+    run_id = stored.planned(folder)[0]["run_id"]
+    result = stored.result(store, run_id)
+    config = stored.config(store, run_id)
     fresh, other = make_study(tmp_path / "fresh")
     claim = other.claim(run_id)
     attempt = claim.attempt(config, {})
@@ -177,7 +178,7 @@ def test_a_run_that_another_study_is_training_is_waited_for_and_not_trained_twic
 def test_a_result_that_a_kill_left_unnamed_is_found_and_not_trained_again(tmp_path):
     folder, store = make_study(tmp_path)
     go(folder, store)
-    run_id = folder.runs()[3]["run_id"]
+    run_id = stored.planned(folder)[3]["run_id"]
     store.folder(run_id).rename(store.folder(run_id).with_name(f"{run_id}.1"))
     assert go(folder, store).complete
     assert trainings(tmp_path).count(run_id) == 1

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import stored
 from tracking_study import RESULT, RUN, make_study, plan
 from waiting import wait_until
 from wandb_live import (
@@ -194,7 +195,10 @@ def test_one_protocol_under_two_names_is_two_studies(store: RunStore, server: Wa
     folders[1].add_run(RunSpec.model_validate(planned))
     training.ends()
     for folder in folders:
-        folder.write("study.json", {**folder.about, "key": digest({"name": folder.path.name})})
+        folder.write(
+            "study.json",
+            {**stored.study_json(folder, "study.json"), "key": digest({"name": folder.path.name})},
+        )
         sync(folder, store, ONLINE)
     assert sorted(run.group for run in server.runs.values()) == [
         folder.path.name for folder in folders

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from test_tracking_mirror import command_of
 from tracking_study import (
     RESULT,
@@ -144,7 +145,7 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     assert sync(there, other, ONLINE) == 12
     assert server.state() == first
 
-    [open_run] = [run for run in folder.runs() if run["seed"] == 4]
+    [open_run] = [run for run in stored.planned(folder) if run["seed"] == 4]
     train(store, open_run, curve())
     assert sync(folder, store, ONLINE) == 2, "that run, and the table of outcomes"
     assert (failed.state, len(failed.rows), failed.summary["reason"]) == ("finished", 5, "")
@@ -276,7 +277,7 @@ def test_a_run_that_was_deleted_in_w_b_does_not_keep_the_others_from_it(
     store: RunStore, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = small_study(store)
-    server.deleted = {f"{folder.runs()[0]['run_id'][:12]}-012345"}
+    server.deleted = {f"{stored.planned(folder)[0]['run_id'][:12]}-012345"}
     with pytest.raises(StudyError, match="1 part of"):
         sync(folder, store, ONLINE)
     assert len(server.runs) == 2
@@ -380,7 +381,7 @@ def test_a_full_disk_is_one_line_and_not_one_per_run(
 
 def test_a_dashboard_asks_for_no_table_that_nobody_writes(store: RunStore) -> None:
     folder = judged_study(store)
-    about = folder.about
+    about = stored.study_json(folder, "study.json")
     for kind in ("ablation", "sweep"):
         folder.write("study.json", {**about, "kind": kind})
         again = StudyFolder(folder.path)

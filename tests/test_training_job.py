@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 import torch
 from training_kit import assert_same_run, corpus, job, lasting, records, tiny
 
@@ -43,7 +44,7 @@ def test_a_job_leaves_a_finished_run_in_the_store(tmp_path: Path) -> None:
         "checkpoint",
         "log.txt",
     }
-    config = store.config(run_id)
+    config = stored.config(store, run_id)
     assert config == {"config": tiny().model_dump(mode="json"), "identity": arguments[4]}
     assert store.lease(run_id) is None
     log = (store.folder(run_id) / "log.txt").read_text().splitlines()
@@ -93,16 +94,16 @@ def test_a_crash_is_a_failure_with_a_reason_and_no_result(
         patch.setattr(loop.Trainer, "advance", failing(error))
         with pytest.raises(type(error)):
             run_job(*arguments)
-    failure = store.failure(run_id)
+    failure = stored.failure(store, run_id)
     assert failure is not None
     assert failure["reason"].startswith(reason)
     assert "\n" not in failure["reason"]
     assert "Traceback" in failure["log"]
-    assert store.result(run_id) is None
+    assert stored.result(store, run_id) is None
     result = run_job(*arguments)  # a transient failure is retried
     assert result is not None
     assert result.attempts == 2
-    assert store.failure(run_id) is None
+    assert stored.failure(store, run_id) is None
 
 
 def test_an_interrupt_is_no_failure_and_the_run_goes_on_from_its_checkpoint(
@@ -122,7 +123,7 @@ def test_an_interrupt_is_no_failure_and_the_run_goes_on_from_its_checkpoint(
         patch.setattr(loop.Trainer, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_job(*arguments, checkpoint_every_s=0)
-    assert store.failure(run_id) is None
+    assert stored.failure(store, run_id) is None
     assert store.lease(run_id) is None
     assert store.metrics(run_id)
     result = run_job(*arguments)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 import torch
 from training_kit import assert_same_run, corpus, job, lasting, records, tiny, weights
 
@@ -233,7 +234,7 @@ def test_sigkill_at_random_moments_ends_with_the_same_run(tmp_path: Path) -> Non
         )
         process.start()
         kills += _end(process, draw.uniform(0.05, 0.8))
-        if RunStore(tmp_path / "killed").result(arguments[3]):
+        if stored.result(RunStore(tmp_path / "killed"), arguments[3]):
             break
     result = run_job(*arguments)
     assert whole is not None
@@ -273,7 +274,7 @@ def test_a_full_disk_is_an_error_and_the_run_resumes_when_there_is_room(
     with pytest.raises(OSError) as raised:
         run_job(*arguments, checkpoint_every_s=0 if where == "checkpoint" else 1e9)
     assert raised.value.errno == errno.ENOSPC
-    assert store.result(arguments[3]) is None
+    assert stored.result(store, arguments[3]) is None
     assert store.lease(arguments[3]) is None
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import stored
 from conftest import generated_text
 from typer.testing import CliRunner
 
@@ -75,9 +76,9 @@ def test_the_guides_example_runs_from_the_idea_to_the_verdict(project):
     asked, store = planned(project)
     folder = freeze(asked, store)
     assert run_study(folder, store, make_executor("local", 2, "cpu")).complete
-    verdicts = folder.read("verdict.json")["verdicts"]
+    verdicts = stored.study_json(folder, "verdict.json")["verdicts"]
     assert [verdict["arm"] for verdict in verdicts] == ["squared"]
-    assert {run["arm"] for run in folder.runs()} == {"gelu", "squared"}
+    assert {run["arm"] for run in stored.planned(folder)} == {"gelu", "squared"}
 
 
 def test_the_example_in_the_source_is_the_guides():

@@ -157,19 +157,19 @@ class RunStore:
     # The next four go when every reader reads records.
     def result(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_result(run_id)
-        return loaded and loaded.to_json()
+        return loaded.to_json() if loaded else None
 
     def failure(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_failure(run_id)
-        return loaded and loaded.to_json()
+        return loaded.to_json() if loaded else None
 
     def config(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_settings(run_id)
-        return loaded and loaded.to_json()
+        return loaded.to_json() if loaded else None
 
     def env(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_environment(run_id)
-        return loaded and loaded.to_json()
+        return loaded.to_json() if loaded else None
 
     def _load(self, record: type[RecordT], run_id: str, name: str) -> RecordT | None:
         current = self.current(run_id)

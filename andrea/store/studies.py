@@ -177,7 +177,7 @@ class StudyFolder:
         """
         path = self.path / name
         try:
-            values = read_json(path, self._remedy)
+            values: dict[str, Any] | None = read_json(path, self._remedy)
             if isinstance(values, dict) or not path.exists():
                 return values
             raise self.damaged(name, "damaged, no JSON object")

@@ -167,11 +167,11 @@ def _run_as_json(run: "RunSpec") -> dict[str, object]:
 
 def read_states(store: "RunStore") -> tuple[list[StudyState], list[SingleRunState]]:
     """Return the states of all studies, oldest first, and of all runs that belong to none."""
-    from andrea.store.studies import studies
+    from andrea.store.studies import list_studies
 
     states: list[StudyState] = []
     planned: set[str] = set()
-    for folder in studies(store):
+    for folder in list_studies(store):
         try:
             states.append(read_study_state(store, folder))
         except StudyError as error:  # a damaged study must not hide the others
