@@ -156,8 +156,8 @@ class RunStore:
 
     # The next four go when every reader reads records.
     def result(self, run_id: str) -> dict[str, Any] | None:
-        loaded = self.load_result(run_id)
-        return loaded.to_json() if loaded else None
+        self.load_result(run_id)  # for its warning
+        return _read_result(self.folder(run_id))
 
     def failure(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_failure(run_id)
