@@ -20,9 +20,10 @@ from andrea.execution.make import make_executor
 from andrea.model.config import ModelConfig
 from andrea.model.size_matching import relative_excess
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy, identify
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, matched
 
@@ -47,7 +48,7 @@ def ablation(text, match="params", **arms):
 
 
 def planned(store, asked):
-    return plan(Request(Ablation.model_validate(asked), name="gate", device="cpu"), store)
+    return make_plan(Request(Ablation.model_validate(asked), name="gate", device="cpu"), store)
 
 
 @pytest.mark.parametrize("on", ["params", "flops"])
