@@ -113,12 +113,15 @@ def test_what_an_arm_chose_itself_is_checked_and_never_changed():
     by_depth = Match(by="n_layer", tolerance=0.11)
     chosen = {"swiglu": {"model.mlp_ratio"}}
     assert (
-        match_arms({"gelu": GELU, "swiglu": GATED}, "gelu", by_depth, chosen)["swiglu"].solved.became
+        match_arms({"gelu": GELU, "swiglu": GATED}, "gelu", by_depth, chosen)[
+            "swiglu"
+        ].solved.became
         == 5
     )
     by_hand = wide | {"swiglu": ModelConfig(vocab_size=256, activation="swiglu", mlp_width=128)}
     assert (
-        match_arms(by_hand, "gelu", Match(), {"swiglu": {"model.mlp_width"}})["swiglu"].solved is None
+        match_arms(by_hand, "gelu", Match(), {"swiglu": {"model.mlp_width"}})["swiglu"].solved
+        is None
     )
 
 
@@ -153,7 +156,8 @@ def test_the_tolerance_counts_both_ways_and_to_the_last_parameter():
     exact = 10 * 2 * 48 / (185_088 + 256 * 48)
     for arm in (more, less):
         assert (
-            match_arms({"a": base, "b": arm}, "a", Match(tolerance=exact + 1e-9), {})["b"].model is arm
+            match_arms({"a": base, "b": arm}, "a", Match(tolerance=exact + 1e-9), {})["b"].model
+            is arm
         )
         assert match_arms({"a": base, "b": arm}, "a", Match(tolerance=exact - 1e-9), {})["b"].solved
 
