@@ -43,8 +43,9 @@ from andrea.records.run import RunResult
 from andrea.store.files import append_line, read_json, read_lines, write_json
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.training.job import run_job
 from andrea.training.metrics import VOLATILE
@@ -93,7 +94,7 @@ def study(root: Path, options: argparse.Namespace) -> None:
     asked = Request(
         spec, tokens=options.tokens, trials=options.trials, seeds=options.seeds, device="cpu"
     )
-    folder = freeze(plan(asked, store), store)
+    folder = freeze(make_plan(asked, store), store)
     mirror = (
         Mirror(folder, store, Destination(options.mode), warn=_complain) if options.mode else None
     )

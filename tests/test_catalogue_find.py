@@ -20,7 +20,7 @@ from andrea.catalogue import (
 from andrea.errors import UserError
 from andrea.model import registry
 from andrea.study.question.ablation import Ablation
-from andrea.study.question.matching import matched
+from andrea.study.question.matching import match_arms
 from andrea.study.question.sweep import Sweep
 
 SHIPPED = Path(andrea.__file__).resolve().parents[1]
@@ -166,7 +166,7 @@ def test_shipped_ablations_are_whole_and_their_arms_match(path: Path) -> None:
         arm: config.model.model_copy(update={"vocab_size": vocabulary})
         for arm, config in configs.items()
     }
-    sizes = matched(
+    sizes = match_arms(
         models, ablation.baseline, ablation.match, {arm: a.set for arm, a in ablation.arms.items()}
     )
     if ablation.match.on != "none":
@@ -190,7 +190,9 @@ def test_shipped_sweeps_are_whole(path: Path) -> None:
     sweep = Sweep.load(path)
     assert sweep.question.endswith("?") and "train.lr" in sweep.space
     assert (
-        sweep.config({key: d.checked(key)[0] for key, d in sweep.space.items()}).train.tokens
+        sweep.config(
+            {key: d.values_to_check(key)[0] for key, d in sweep.space.items()}
+        ).train.tokens
         == 204_800
     )
 

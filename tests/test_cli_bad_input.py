@@ -246,8 +246,9 @@ def test_a_second_command_on_a_live_study_is_refused(here):
     """The lock is held by another process here, as a controller would."""
     from andrea.config import parse_overrides
     from andrea.store.runs import RunStore
-    from andrea.study.plan.freeze import freeze, plan
+    from andrea.study.plan.freeze import freeze
     from andrea.study.plan.plan import Request
+    from andrea.study.plan.resolve import make_plan
     from andrea.study.question.ablation import Ablation
 
     (here / "book.txt").write_text(
@@ -258,7 +259,8 @@ def test_a_second_command_on_a_live_study_is_refused(here):
     settings = [f"data.source=text:{here / 'book.txt'}", "train.tokens=2048"]
     store = RunStore(here / "runs")
     folder = freeze(
-        plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store), store
+        make_plan(Request(Ablation.load(question), overrides=parse_overrides(settings)), store),
+        store,
     )
     hold = (
         "import fcntl,sys; f=open(sys.argv[1],'a'); fcntl.flock(f,2); print('held',flush=True); "

@@ -11,8 +11,9 @@ from andrea.records.extras import Extras
 from andrea.store.files import read_lines
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.training.metrics import VOLATILE
 
@@ -50,7 +51,7 @@ def studied(tmp_path_factory):
         }
     )
     store, asked = RunStore(root / "runs"), Extras(controls=True, confirm=True, equal=["flops"])
-    planned = plan(Request(spec, name="mlp", device="cpu", beside=asked), store)
+    planned = make_plan(Request(spec, name="mlp", device="cpu", beside=asked), store)
     folder = freeze(planned, store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

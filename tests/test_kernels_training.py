@@ -20,9 +20,10 @@ from andrea.kernels.apply import KernelGPT
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import build_model
 from andrea.store.runs import RunStore
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.training import identity as identity_module
 from andrea.training import run as run_module
 from andrea.training.identity import identity, numerics, run_id
@@ -207,7 +208,7 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
         return asked if asked != "auto" else "cuda" if cfg.norm_placement == "pre" else "torch"
 
     monkeypatch.setattr(identity_module, "choose_kernels", measured)
-    planned = plan(Request(ablation(tiny_text), name="norms"), store)
+    planned = make_plan(Request(ablation(tiny_text), name="norms"), store)
     assert [arm.config.train.kernels for arm in planned.arms.values()] == ["cuda", "cuda"]
     assert {arm.asked.train.kernels for arm in planned.arms.values()} == {"auto"}
     folder = freeze(planned, store)

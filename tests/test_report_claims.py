@@ -27,7 +27,7 @@ from andrea.analysis.tables.claims import (
     stand,
 )
 from andrea.errors import UserError
-from andrea.study.plan.freeze import _digest
+from andrea.study.plan.resolve import _digest
 from andrea.study.question.ablation import Ablation
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "claims.py"

@@ -61,7 +61,7 @@ def test_the_arms_are_every_combination_of_levels(tmp_path: Path) -> None:
 def test_a_dumped_design_is_the_same_design(tmp_path: Path) -> None:
     ablation = Ablation.load(written(tmp_path, GOOD))
     again = yaml.safe_load(yaml.safe_dump(ablation.model_dump(mode="json"), sort_keys=False))
-    assert Ablation.model_validate(again).at(tmp_path / "mine.yaml") == ablation
+    assert Ablation.model_validate(again).with_path(tmp_path / "mine.yaml") == ablation
     changed = ablation.override({"protocol.seeds": 3, "model.n_layer": 4}, preset="andrea-12m")
     assert changed.arms == ablation.arms and changed.arm_config("post+cold").model.n_layer == 4
 

@@ -12,9 +12,10 @@ from andrea.cli.show.plan import center_lines, rule_lines
 from andrea.config import RunConfig, merge
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 
 FACTORS = {
@@ -155,7 +156,7 @@ def test_a_frozen_design_knows_its_levels_and_the_protocol_loads_back_equal(
     tiny_text, store, monkeypatch
 ):
     monkeypatch.undo()  # with real identities
-    planned = plan(asked(tiny_text), store)
+    planned = make_plan(asked(tiny_text), store)
     assert list(planned.arms) == ["pre+warm", "pre+cold", "post+warm", "post+cold"]
     assert planned.arms["post+cold"].label == "post, no warmup"
     folder = freeze(planned, store)
@@ -175,7 +176,7 @@ def test_cells_that_would_train_the_same_are_refused(tiny_text, store, monkeypat
         "warmup": {"warm": {"train.warmup": 0.1}, "cold": {"train.warmup": 0.12}},
     }
     with pytest.raises(UserError, match=r"arms pre\+warm and pre\+cold train the same model"):
-        plan(asked(tiny_text, rounded), store)
+        make_plan(asked(tiny_text, rounded), store)
 
 
 def test_a_center_of_an_arm_makes_another_study(tiny_text, store, monkeypatch):
@@ -184,9 +185,9 @@ def test_a_center_of_an_arm_makes_another_study(tiny_text, store, monkeypatch):
         **FACTORIAL,
         "warmup": {**FACTORIAL["warmup"], "cold": {"train.warmup": 0.0, "center": 0.001}},
     }
-    planned = plan(asked(tiny_text, own), store)
+    planned = make_plan(asked(tiny_text, own), store)
     assert planned.centers == {"pre+cold": 0.001, "post+cold": 0.001}
-    assert planned.digest != plan(asked(tiny_text), store).digest
+    assert planned.digest != make_plan(asked(tiny_text), store).digest
     assert "grids of learning rates round 0.00316; pre+cold 0.001, post+cold 0.001" in "\n".join(
         center_lines(planned)
     )

@@ -13,11 +13,13 @@ import yaml
 from andrea.errors import StudyError, UserError
 from andrea.store.studies import list_studies
 from andrea.study.plan import estimate
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.sweep import Sweep
+from andrea.study.stages.stage import Forecast, Training
 
 
 def ablation(text, **more):
@@ -62,7 +64,7 @@ def ask(spec, **more):
 
 
 def test_a_plan_counts_arms_runs_tokens_and_differences_and_writes_no_study(tiny_text, store):
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     assert list(planned.arms) == ["pre", "post"]
     assert planned.run_count == 2 * (7 + 2)
     assert planned.tokens == 1024  # whole batches of 4 x 16
@@ -74,7 +76,7 @@ def test_a_plan_counts_arms_runs_tokens_and_differences_and_writes_no_study(tiny
 
 
 def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, store):
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     folder = freeze(planned, store)
     asked = yaml.safe_load((folder.path / "protocol.yaml").read_text())
     assert asked["hypothesis"] == "Yes." and asked["protocol"]["seeds"] == 2
@@ -92,7 +94,7 @@ def test_a_frozen_study_holds_the_protocol_and_what_it_resolved_to(tiny_text, st
 
 def test_one_protocol_under_two_names_is_two_studies_that_trackers_tell_apart(tiny_text, store):
     first, again, second = (
-        freeze(plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b")
+        freeze(make_plan(ask(ablation(tiny_text), name=n), store), store) for n in ("a", "a", "b")
     )
     assert (
         stored.study_json(first, "study.json")["digest"]
@@ -106,16 +108,16 @@ def test_one_protocol_under_two_names_is_two_studies_that_trackers_tell_apart(ti
 
 
 def test_the_same_request_finds_its_study_and_what_it_resolved_to_is_reread(tiny_text, store):
-    folder = freeze(plan(ask(ablation(tiny_text)), store), store)
+    folder = freeze(make_plan(ask(ablation(tiny_text)), store), store)
     resolved = stored.study_json(folder, "resolved.json")
     folder.write("resolved.json", {**resolved, "frozen_at": "2020-01-01T00:00:00+00:00"})
-    again = freeze(plan(ask(ablation(tiny_text)), store), store)
+    again = freeze(make_plan(ask(ablation(tiny_text)), store), store)
     assert again.path == folder.path
     assert stored.study_json(again, "resolved.json")["frozen_at"].startswith("2020")
 
 
 def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     folder = freeze(planned, store)
     (folder.path / "study.json").unlink()
     (folder.path / "resolved.json").write_text("{")
@@ -138,22 +140,24 @@ def test_a_freeze_that_a_kill_cut_short_is_written_again(tiny_text, store):
 )
 def test_other_options_make_another_study(tiny_text, store, change):
     assert (
-        plan(ask(ablation(tiny_text), **change), store).digest
-        != plan(ask(ablation(tiny_text)), store).digest
+        make_plan(ask(ablation(tiny_text), **change), store).digest
+        != make_plan(ask(ablation(tiny_text)), store).digest
     )
 
 
 def test_what_changes_no_run_changes_no_digest(tiny_text, store, tmp_path):
-    digest = plan(ask(ablation(tiny_text)), store).digest
+    digest = make_plan(ask(ablation(tiny_text)), store).digest
     moved = tmp_path / "elsewhere" / tiny_text.name
     moved.parent.mkdir()
     shutil.copy(tiny_text, moved)
-    assert plan(ask(ablation(moved)), store).digest == digest
-    assert plan(ask(ablation(tiny_text), overrides={"train.clip": 1.0}), store).digest == digest
-    named = plan(ask(ablation(tiny_text), name="mine"), store)
+    assert make_plan(ask(ablation(moved)), store).digest == digest
+    assert (
+        make_plan(ask(ablation(tiny_text), overrides={"train.clip": 1.0}), store).digest == digest
+    )
+    named = make_plan(ask(ablation(tiny_text), name="mine"), store)
     assert named.digest == digest and named.folder_name.startswith("mine-")
     moved.write_text(moved.read_text() + "One more sentence.\n")
-    assert plan(ask(ablation(moved)), store).digest != digest
+    assert make_plan(ask(ablation(moved)), store).digest != digest
 
 
 @pytest.mark.parametrize(
@@ -174,13 +178,13 @@ def test_what_changes_no_run_changes_no_digest(tiny_text, store, tmp_path):
 )
 def test_what_does_not_do_is_refused_before_anything_is_written(tiny_text, store, more, message):
     with pytest.raises(UserError, match=message):
-        plan(ask(ablation(tiny_text), **more), store)
+        make_plan(ask(ablation(tiny_text), **more), store)
     assert list_studies(store) == []
 
 
 def test_all_unknown_settings_are_named_at_once(tiny_text, store):
     with pytest.raises(UserError) as refused:
-        plan(
+        make_plan(
             ask(
                 ablation(tiny_text),
                 overrides={"model.d_modle": 8, "train.wramup": 1, "protocol.sedes": 2},
@@ -194,7 +198,7 @@ def test_all_unknown_settings_are_named_at_once(tiny_text, store):
 def test_a_disk_that_refuses_the_study_is_a_failure_of_the_way_and_not_of_the_user(
     tiny_text, store
 ):
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     (store.root / "studies").write_text("a file where a folder should be")
     with pytest.raises(StudyError, match="cannot write the study"):
         freeze(planned, store)
@@ -203,7 +207,7 @@ def test_a_disk_that_refuses_the_study_is_a_failure_of_the_way_and_not_of_the_us
 def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_batch(
     tiny_text, store
 ):
-    planned = plan(ask(sweep(tiny_text), name="batch", trials=6), store)
+    planned = make_plan(ask(sweep(tiny_text), name="batch", trials=6), store)
     assert planned.run_count == 6 and planned.baseline is None and planned.differences == {}
     study = FrozenStudy(freeze(planned, store), store)
     params = {"train.batch_size": 2, "train.lr": 0.005}
@@ -212,7 +216,7 @@ def test_a_sweep_settles_every_trial_anew_so_that_a_batch_size_brings_its_micro_
     assert config["train"]["batch_size"] == config["train"]["micro_batch"] == 2
     assert run.lr == 0.005 and run.params == params
     with pytest.raises(UserError, match="--trials"):
-        plan(ask(sweep(tiny_text), trials=-1), store)
+        make_plan(ask(sweep(tiny_text), trials=-1), store)
 
 
 def test_a_users_own_variants_are_copied_into_the_study_and_name_it(tiny_text, store, tmp_path):
@@ -229,29 +233,31 @@ def test_a_users_own_variants_are_copied_into_the_study_and_name_it(tiny_text, s
 
     load_user_variants(path)
     arms = {"pre": {"model.activation": "relu"}, "own": {"model.activation": "own_relu"}}
-    planned = plan(ask(ablation(tiny_text, arms=arms).at(path)), store)
+    planned = make_plan(ask(ablation(tiny_text, arms=arms).with_path(path)), store)
     folder = freeze(planned, store)
     assert (folder.path / "mine_own.py").read_text() == script.read_text()
     study = FrozenStudy(folder, store)
     run = study.plan("own", "tune", "grid", lr=0.001, seed=1)
     assert study.job(run).variants == str(folder.path / "mine_own.py")
     script.write_text(script.read_text() + "# other\n")
-    other = plan(ask(ablation(tiny_text, arms=arms).at(path)), store)
+    other = make_plan(ask(ablation(tiny_text, arms=arms).with_path(path)), store)
     assert other.digest != planned.digest
 
 
 def test_an_estimate_counts_rounds_of_slots_and_leaves_out_what_is_done(tiny_text, store):
     arms = ["a", "b"]
-    fresh = estimate.stretches(arms, trials=7, seeds=5, done={})
+    one_each = [Training("a", 100), Training("b", 100)]
+    forecasts = [Forecast(name, one_each * n) for name, n in zip("gmr", (5, 2, 5), strict=True)]
+    fresh = estimate.stretches(arms, forecasts, done={})
     assert [sum(s.runs.values()) for s in fresh] == [10, 4, 10]
     per_run = {"a": 10.0, "b": 20.0}
     assert estimate.seconds(fresh, per_run, 1) == 360
     assert estimate.seconds(fresh, per_run, 2) == 180
     assert estimate.seconds(fresh, per_run, 4) == 15 * (3 + 1 + 3)
-    half = estimate.stretches(arms, trials=7, seeds=5, done={"a": 12, "b": 6})
+    half = estimate.stretches(arms, forecasts, done={"a": 12, "b": 6})
     assert [s.runs for s in half] == [{"a": 0, "b": 0}, {"a": 0, "b": 1}, {"a": 0, "b": 5}]
     assert estimate.seconds(half, per_run, 2) == 20 + 3 * 20
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     assert 0 < planned.estimate_s(2) < planned.estimate_s(1)
 
 
@@ -260,7 +266,7 @@ def test_a_finished_study_is_not_calibrated_again(tiny_text, store, monkeypatch)
         raise AssertionError("trained to estimate nothing")
 
     monkeypatch.setattr(estimate, "per_run", calibrated)
-    planned = plan(ask(ablation(tiny_text)), store)
+    planned = make_plan(ask(ablation(tiny_text)), store)
     folder = freeze(planned, store)
     folder.write("verdict.json", {"complete": False, "verdicts": []})
     with pytest.raises(AssertionError):
@@ -270,7 +276,7 @@ def test_a_finished_study_is_not_calibrated_again(tiny_text, store, monkeypatch)
 
 
 def test_a_deleted_cache_is_filled_again_and_a_changed_text_is_refused(tiny_text, store):
-    study = FrozenStudy(freeze(plan(ask(ablation(tiny_text)), store), store), store)
+    study = FrozenStudy(freeze(make_plan(ask(ablation(tiny_text)), store), store), store)
     shutil.rmtree(store.root / "data")
     study.require_data()
     assert (study.data_folder / "meta.json").is_file()
@@ -281,11 +287,11 @@ def test_a_deleted_cache_is_filled_again_and_a_changed_text_is_refused(tiny_text
 
 
 def test_a_plan_needs_no_store_to_say_what_would_run(tiny_text):
-    assert plan(ask(ablation(tiny_text))).run_count == 18
+    assert make_plan(ask(ablation(tiny_text))).run_count == 18
 
 
 def test_every_file_of_a_frozen_study_is_plain_json_or_yaml(tiny_text, store):
-    folder = freeze(plan(ask(ablation(tiny_text)), store), store)
+    folder = freeze(make_plan(ask(ablation(tiny_text)), store), store)
     json.loads(
         (folder.path / "resolved.json").read_text(), parse_constant=lambda word: pytest.fail(word)
     )

@@ -20,11 +20,12 @@ from andrea.execution.make import make_executor
 from andrea.model.config import ModelConfig
 from andrea.model.size_matching import relative_excess
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy, identify
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
-from andrea.study.question.matching import Match, matched
+from andrea.study.question.matching import Match, match_arms
 
 REPORT = Path(__file__).parents[1] / "reports" / "comparison.py"
 GELU, GATED = ModelConfig(vocab_size=256), ModelConfig(vocab_size=256, activation="swiglu")
@@ -47,7 +48,7 @@ def ablation(text, match="params", **arms):
 
 
 def planned(store, asked):
-    return plan(Request(Ablation.model_validate(asked), name="gate", device="cpu"), store)
+    return make_plan(Request(Ablation.model_validate(asked), name="gate", device="cpu"), store)
 
 
 @pytest.mark.parametrize("on", ["params", "flops"])
@@ -67,7 +68,7 @@ def test_every_arm_ends_within_the_tolerance_or_all_are_refused(
     )
     match = Match(on=on, by=by, tolerance=tolerance)
     try:
-        found = matched({"gelu": GELU, "swiglu": arm}, "gelu", match, {})
+        found = match_arms({"gelu": GELU, "swiglu": arm}, "gelu", match, {})
     except UserError as error:
         assert "the nearest that it gets is model." in str(error)
         return
@@ -84,7 +85,7 @@ def test_an_arm_within_the_tolerance_keeps_its_mlp():
     """Post-norm without its final norm is a little smaller; it is still the same MLP that is
     compared.
     """
-    found = matched(
+    found = match_arms(
         {"pre": GELU, "post": ModelConfig(vocab_size=256, norm_placement="post")},
         "pre",
         Match(),
@@ -100,7 +101,7 @@ def test_what_an_arm_chose_itself_is_checked_and_never_changed():
         UserError,
         match=r"baseline gelu has 185,088 parameters, swiglu has [\d,]+ \(\+\d\.\d%: mlp \+",
     ) as no:
-        matched(wide, "gelu", Match(), {"swiglu": {"model.activation", "model.mlp_ratio"}})
+        match_arms(wide, "gelu", Match(), {"swiglu": {"model.activation", "model.mlp_ratio"}})
     assert (
         "sets model.mlp_ratio itself, which is kept: leave it out for model.mlp_width 128 (+0.21%)"
         in str(no.value)
@@ -108,23 +109,26 @@ def test_what_an_arm_chose_itself_is_checked_and_never_changed():
     with pytest.raises(
         UserError, match=r"without it the nearest were model\.mlp_width 128 \(\+0\.21%\)"
     ):
-        matched(wide, "gelu", Match(tolerance=0.001), {"swiglu": {"model.mlp_ratio"}})
+        match_arms(wide, "gelu", Match(tolerance=0.001), {"swiglu": {"model.mlp_ratio"}})
     by_depth = Match(by="n_layer", tolerance=0.11)
     chosen = {"swiglu": {"model.mlp_ratio"}}
     assert (
-        matched({"gelu": GELU, "swiglu": GATED}, "gelu", by_depth, chosen)["swiglu"].solved.became
+        match_arms({"gelu": GELU, "swiglu": GATED}, "gelu", by_depth, chosen)[
+            "swiglu"
+        ].solved.became
         == 5
     )
     by_hand = wide | {"swiglu": ModelConfig(vocab_size=256, activation="swiglu", mlp_width=128)}
     assert (
-        matched(by_hand, "gelu", Match(), {"swiglu": {"model.mlp_width"}})["swiglu"].solved is None
+        match_arms(by_hand, "gelu", Match(), {"swiglu": {"model.mlp_width"}})["swiglu"].solved
+        is None
     )
 
 
 def test_what_cannot_be_reached_is_refused_with_the_nearest_and_how_to_mend():
     models = {"gelu": GELU, "swiglu": GATED, "deep": ModelConfig(vocab_size=256, n_layer=7)}
     with pytest.raises(UserError) as refused:
-        matched(models, "gelu", Match(by="n_layer"), {"deep": {"model.n_layer"}})
+        match_arms(models, "gelu", Match(by="n_layer"), {"deep": {"model.n_layer"}})
     told = str(refused.value)
     assert (
         "swiglu has 241,536 (+30.5%: mlp +56,448), and the nearest that it gets is model.n_layer 5 "
@@ -137,11 +141,11 @@ def test_what_cannot_be_reached_is_refused_with_the_nearest_and_how_to_mend():
     with pytest.raises(
         UserError, match=r"swiglu has 241,536 \(\+30\.5%: mlp \+56,448\); .*let match\.by solve"
     ):
-        matched({"gelu": GELU, "swiglu": GATED}, "gelu", Match(by="nothing"), {})
+        match_arms({"gelu": GELU, "swiglu": GATED}, "gelu", Match(by="nothing"), {})
 
 
 def test_without_matching_nothing_changes_and_both_deviations_are_known():
-    found = matched({"gelu": GELU, "swiglu": GATED}, "gelu", Match(on="none"), {})
+    found = match_arms({"gelu": GELU, "swiglu": GATED}, "gelu", Match(on="none"), {})
     assert found["swiglu"].model is GATED and found["swiglu"].solved is None
     assert found["swiglu"].deviation["params"] > 0.3 and found["swiglu"].deviation["flops"] > 0.2
 
@@ -152,9 +156,10 @@ def test_the_tolerance_counts_both_ways_and_to_the_last_parameter():
     exact = 10 * 2 * 48 / (185_088 + 256 * 48)
     for arm in (more, less):
         assert (
-            matched({"a": base, "b": arm}, "a", Match(tolerance=exact + 1e-9), {})["b"].model is arm
+            match_arms({"a": base, "b": arm}, "a", Match(tolerance=exact + 1e-9), {})["b"].model
+            is arm
         )
-        assert matched({"a": base, "b": arm}, "a", Match(tolerance=exact - 1e-9), {})["b"].solved
+        assert match_arms({"a": base, "b": arm}, "a", Match(tolerance=exact - 1e-9), {})["b"].solved
 
 
 def test_a_word_says_what_is_matched():

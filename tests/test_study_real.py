@@ -26,8 +26,9 @@ from andrea.execution.make import make_executor
 from andrea.records.events import Observer
 from andrea.store.runs import RunStore
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.sweep import Sweep
 from andrea.training.metrics import VOLATILE
@@ -65,7 +66,7 @@ def frozen(text, root):
         }
     )
     store = RunStore(root)
-    return freeze(plan(Request(spec, name="norms", device="cpu"), store), store), store
+    return freeze(make_plan(Request(spec, name="norms", device="cpu"), store), store), store
 
 
 def test_trainings_and_controllers_killed_at_random_end_with_the_same_csv(text, tmp_path):
@@ -172,7 +173,7 @@ def test_a_real_sweep_finds_a_rate_that_learns(text, tmp_path):
         }
     )
     store = RunStore(tmp_path / "runs")
-    folder = freeze(plan(Request(spec, name="rate", device="cpu"), store), store)
+    folder = freeze(make_plan(Request(spec, name="rate", device="cpu"), store), store)
     assert run_study(folder, store, make_executor("local", 2, "cpu")).complete
     best = stored.study_json(folder, "best.json")
     assert best["loss"] == min(t["loss"] for t in best["trials"] if t["ok"])

@@ -19,8 +19,10 @@ from andrea.model import registry, variants
 from andrea.store.runs import RunStore
 from andrea.store.studies import list_studies
 from andrea.study.controller import run_study
-from andrea.study.plan.freeze import Request, freeze, plan
+from andrea.study.plan.freeze import freeze
 from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.plan.plan import Request
+from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "your-own-variant.md").read_text()
@@ -62,7 +64,7 @@ def planned(project, **more):
     store = RunStore(project / "runs")
     spec = Ablation.load(project / "ablations" / "squared-relu.yaml")
     settings = SMALL | {"data.source": f"text:{project / 'text.txt'}", **more}
-    return plan(Request(spec, overrides=settings, device="cpu"), store), store
+    return make_plan(Request(spec, overrides=settings, device="cpu"), store), store
 
 
 def change(project, old, new):
@@ -198,5 +200,5 @@ def test_two_arms_that_train_the_same_are_refused(tiny_text, store):
         }
     )
     with pytest.raises(UserError, match="arms exact and rounded train the same model"):
-        plan(Request(spec, name="same", device="cpu"), store)
+        make_plan(Request(spec, name="same", device="cpu"), store)
     assert list_studies(store) == []

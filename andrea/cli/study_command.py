@@ -167,7 +167,7 @@ def plan_study(request: "Request", store: "RunStore", options: StudyOptions) -> 
     """
     from andrea.cli.show.plan import device_of, plan_as_text
     from andrea.execution.make import make_executor
-    from andrea.study.plan.freeze import plan as make_plan
+    from andrea.study.plan.resolve import make_plan
     from andrea.tracking.destination import missing_key
 
     plan = make_plan(request, store, options.say)

@@ -1,6 +1,4 @@
-"""What Linux tells about processes and processors; elsewhere nothing is known, and every answer
-says so.
-"""
+"""What Linux tells about processes; elsewhere nothing is known, and every answer says so."""
 
 import contextlib
 import os
@@ -35,25 +33,6 @@ def children() -> list[int]:
         with contextlib.suppress(OSError):
             found += map(int, path.read_text().split())
     return found
-
-
-def processors() -> set[int]:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-def idle_s() -> float | None:
-    """How long these processors have had nothing to do since the machine started, together; None
-    where nobody tells.
-    """
-    mine = {f"cpu{number}" for number in processors()}
-    try:
-        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in mine) / _TICKS_PER_S
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _stat(pid: int | None) -> list[str]:

@@ -50,10 +50,6 @@ class Ledger:
         own = [run for run in self._recorded if not run.sequence]
         return own[number] if number < len(own) else None
 
-    def beside(self, phase: str, why: str) -> list[RunSpec]:
-        """Return what earlier commands recorded of one thing that is trained beside the study."""
-        return [run for run in self._recorded if (run.phase, run.why) == (phase, why)]
-
     @property
     def waiting(self) -> list[RunSpec]:
         """Runs beside the study that earlier commands recorded and this one has not derived yet."""

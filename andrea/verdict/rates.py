@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 Side = Literal["low", "high"]
 
 FULL_TRIALS = 7
@@ -207,6 +205,8 @@ def fit_parabola(points: Sequence[Point]) -> Parabola | None:
     lrs, losses = tuple(p.lr for p in points), tuple(p.loss for p in points)
     if len(set(lrs)) < 3:
         return None
+    import numpy as np
+
     x = np.log10(lrs)
     # Centred and scaled: the normal equations in raw log10 lr lose digits.
     shift = float(x.mean())

@@ -1,7 +1,6 @@
 """A plan in words and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from andrea.cli.settings import available_cores
@@ -109,7 +108,7 @@ def matching_lines(plan: "Plan") -> list[str]:
 
 def center_lines(plan: "Plan") -> list[str]:
     """Return where the grids of learning rates stand, if an arm has a center of its own."""
-    if not plan.centers:
+    if not plan.centers or plan.protocol is None:
         return []
     own = ", ".join(
         f"{plan.arms[arm].label or arm} {rate(center)}" for arm, center in plan.centers.items()
@@ -149,13 +148,12 @@ def rule_lines(plan: "Plan") -> list[str]:
 
 def plan_as_json(plan: "Plan", slots: int) -> dict[str, object]:
     """Return the plan for programs."""
-    is_ablation = plan.kind == "ablation"
     return {
         "study": plan.name,
         "digest": plan.digest,
         "question": plan.question,
         "match": plan.match.model_dump() if plan.match else None,
-        "protocol": plan.protocol.model_dump(mode="json") if is_ablation else None,
+        "protocol": plan.protocol.model_dump(mode="json") if plan.protocol else None,
         "arms": {name: arm_as_json(arm, plan.centers.get(name)) for name, arm in plan.arms.items()},
         "runs": plan.run_count,
         "tokens_per_run": plan.tokens,
@@ -173,7 +171,7 @@ def arm_as_json(arm: "ArmPlan", center: float | None) -> dict[str, object]:
         "parameters": arm.parameters,
         "flops_per_token": arm.flops_per_token,
         "deviation": arm.deviation,
-        "solved": asdict(arm.solved) if arm.solved else None,
+        "solved": arm.solved.to_json() if arm.solved else None,
         "center": center,
         "config": arm.config.model_dump(mode="json"),
     }

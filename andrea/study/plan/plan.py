@@ -1,33 +1,35 @@
-"""What a command asks for, and what it comes to before anything is written."""
+"""A request of the command line, and the validated plan that is made of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from andrea.config import RunConfig, merge
+from andrea.data.prepared import Prepared
 from andrea.model.size_matching import Quantity
 from andrea.records.extras import Extras
+from andrea.records.study import SolvedSetting
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.plan import estimate, frozen
 from andrea.study.question.ablation import Ablation
-from andrea.study.question.matching import Match, Solved, differences
+from andrea.study.question.matching import Match, parameter_differences
 from andrea.study.question.sweep import Sweep
 from andrea.study.stages.arm_speed import BUDGET_S, FILE
-from andrea.study.stages.sequence import stages_after_tuning
-from andrea.study.stages.stage import Forecast
+from andrea.study.stages.sequence import ablation_stages
+from andrea.study.stages.stage import Forecast, Training
 from andrea.study.stages.stage import Question as StageQuestion
+from andrea.training.schedule import trained_tokens
+from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import rate_grid
 from andrea.verdict.seeds import tuning_seed
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks for: a question, and what the command line lays over it. None means: as
-    the file says.
-    """
+    """A question, and the settings of the command line that override it; None: as in the file."""
 
     spec: Ablation | Sweep
     preset: str | None = None
@@ -40,7 +42,7 @@ class Request:
     """Name of the study instead of the file's."""
     device: str = "auto"
     beside: Extras = field(default_factory=Extras)
-    """What is asked of an ablation beside its question."""
+    """Controls, a confirmation and equal-cost runs of an ablation."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class ArmPlan:
     """Forward and backward."""
     deviation: Mapping[Quantity, float]
     """Of `params` and `flops` from the baseline's, as a share of it; of a sweep none."""
-    solved: Solved | None
-    """The setting that was solved for, if one was: `config` has it, `asked` does not."""
+    solved: SolvedSetting | None
+    """The setting that was solved for to match the baseline: `config` has it, `asked` does not."""
 
 
 @dataclass(frozen=True)
@@ -71,33 +73,32 @@ class Plan:
     name: str
     digest: str
     """Of the protocol as asked and the data."""
-    kind: str
+    kind: Literal["ablation", "sweep"]
     spec: Ablation | Sweep
-    """The question with the command line laid over it."""
+    """The question with the settings of the command line."""
     arms: dict[str, ArmPlan]
     """The baseline first."""
     baseline: str | None
-    prepared: Any
-    """`andrea.data.prepared.Prepared`."""
+    prepared: Prepared
     variants: Path | None
     """Script of the user's own variants."""
     store: RunStore | None
     asked: Extras = field(default_factory=Extras)
-    """What is asked beside the question, by this command or an earlier one."""
+    """What this command or an earlier one asks beside the question."""
 
     @property
     def question(self) -> str:
-        """What is asked."""
+        """The question in a sentence."""
         return self.spec.question
 
     @property
-    def protocol(self) -> Any:
-        """The rules of an ablation (`Protocol`); of a sweep the sweep itself."""
-        return self.spec.protocol if isinstance(self.spec, Ablation) else self.spec
+    def protocol(self) -> Protocol | None:
+        """The rules of an ablation; a sweep has none."""
+        return self.spec.protocol if isinstance(self.spec, Ablation) else None
 
     @property
     def match(self) -> Match | None:
-        """What the arms of an ablation have in common."""
+        """The common size or cost of the arms of an ablation."""
         return self.spec.match if isinstance(self.spec, Ablation) else None
 
     @property
@@ -111,52 +112,56 @@ class Plan:
         return f"{self.name}-{self.digest[:10]}"
 
     @property
+    def folder(self) -> StudyFolder | None:
+        """The study's folder, which may not exist yet; None without a store."""
+        return StudyFolder(self.store.root / "studies" / self.folder_name) if self.store else None
+
+    @property
     def tokens(self) -> int:
         """Tokens that a run trains: whole batches."""
-        config = self._first.config
-        batch = config.train.batch_size * config.model.context
-        return config.train.tokens // batch * batch
-
-    @property
-    def runs_per_arm(self) -> int:
-        """Runs of an arm if no grid has to be extended."""
-        if isinstance(self.spec, Ablation):
-            return self.spec.protocol.trials + self.spec.protocol.seeds
-        return self.spec.trials * self.spec.seeds
-
-    @property
-    def run_count(self) -> int:
-        """Runs of the study if no grid has to be extended, and those beside it that are sure to be
-        trained.
-        """
-        return len(self.arms) * self.runs_per_arm + sum(len(extra.certain) for extra in self.extras)
+        return trained_tokens(self._first.config)
 
     @cached_property
-    def extras(self) -> list[Forecast]:
-        """What is trained beside the study's own runs, in order.
+    def forecasts(self) -> list[Forecast]:
+        """Forecasts of all stages in order, if no grid has to be extended.
 
         Raises:
             UserError: controls of a baseline that trains a single batch.
         """
-        if not isinstance(self.spec, Ablation) or not self.asked:
-            return []
+        if isinstance(self.spec, Sweep):
+            trials = [Training(self._first_name, self.tokens)] * self.spec.trials * self.spec.seeds
+            return [Forecast("trials", trials, is_own=True)]
         configs = {name: arm.config for name, arm in self.arms.items()}
         question = StageQuestion(configs, str(self.baseline), self.spec.protocol, self.asked)
-        _replicates, *beside = stages_after_tuning(say=lambda line: None)
-        return [forecast for stage in beside for forecast in stage.forecast(question)]
+        stages = ablation_stages(say=lambda line: None)
+        return [forecast for stage in stages for forecast in stage.forecast(question)]
+
+    @property
+    def extras(self) -> list[Forecast]:
+        """Forecasts of what is trained beside the study's own runs."""
+        return [forecast for forecast in self.forecasts if not forecast.is_own]
+
+    @property
+    def run_count(self) -> int:
+        """Runs that are sure to be trained, if no grid has to be extended."""
+        return sum(len(forecast.certain) for forecast in self.forecasts)
 
     @property
     def total_tokens(self) -> int:
         """Tokens of all runs that `run_count` counts."""
-        own = len(self.arms) * self.runs_per_arm * self.tokens
-        return own + sum(extra.tokens for extra in self.extras)
+        return sum(forecast.tokens for forecast in self.forecasts)
 
     @property
     def differences(self) -> dict[str, dict[str, int]]:
         """Parameters by which arms differ from the baseline, by group."""
         if self.baseline is None:
             return {}
-        return differences({name: arm.parameters for name, arm in self.arms.items()}, self.baseline)
+        baseline = self.arms[self.baseline].parameters
+        return {
+            name: parameter_differences(arm.parameters, baseline)
+            for name, arm in self.arms.items()
+            if name != self.baseline
+        }
 
     def estimate_s(self, slots: int) -> float:
         """About how many seconds the runs take that the store does not have, `slots` at once; 0
@@ -164,64 +169,60 @@ class Plan:
 
         The first call trains the baseline for a few steps on this device, if something is left.
         """
-        if self.store:
-            folder = StudyFolder(self.store.root / "studies" / self.folder_name)
-            if folder.complete and (self.kind == "sweep" or folder.answers(self.asked)):
-                return 0.0
-        done = self._done
-        if isinstance(self.spec, Ablation):
-            trials, seeds = self.spec.protocol.trials, self.spec.protocol.seeds
-            plan = estimate.stretches(
-                list(self.arms), trials, seeds, done, self.extras, self.tokens
-            )
-        else:
-            left = {name: self.runs_per_arm - done.get(name, 0) for name in self.arms}
-            plan = [estimate.Stretch(left)]
-        measuring = self._measuring_s
-        if not any(n for stretch in plan for n in stretch.runs.values()):
+        folder = self.folder
+        if folder and folder.complete and (self.kind == "sweep" or folder.answers(self.asked)):
+            return 0.0
+        remaining = estimate.stretches(list(self.arms), self.forecasts, self._count_done())
+        measuring = self._measuring_s()
+        if not any(n for stretch in remaining for n in stretch.runs.values()):
             return measuring
-        return estimate.seconds(plan, self.seconds_per_run, slots) + measuring
+        return estimate.seconds(remaining, self.seconds_per_run, slots) + measuring
 
-    @property
     def _measuring_s(self) -> float:
-        """Seconds for the speed of the arms, where it is needed and not known."""
-        wanted = self.asked.controls or "time" in self.asked.equal
-        known = self.store and (self.store.root / "studies" / self.folder_name / FILE).exists()
-        return BUDGET_S if wanted and not known else 0.0
+        """Return the seconds for the speed of the arms, 0 where it is not needed or known."""
+        is_needed = self.asked.controls or "time" in self.asked.equal
+        is_known = self.folder is not None and (self.folder.path / FILE).exists()
+        return BUDGET_S if is_needed and not is_known else 0.0
 
     @cached_property
     def seconds_per_run(self) -> dict[str, float]:
         """Seconds of a run by arm, measured on this device."""
         configs = {name: arm.config for name, arm in self.arms.items()}
         flops = {name: arm.flops_per_token for name, arm in self.arms.items()}
-        return estimate.per_run(configs, flops, next(iter(self.arms)), self.prepared)
+        return estimate.per_run(configs, flops, self._first_name, self.prepared)
+
+    @property
+    def _first_name(self) -> str:
+        return next(iter(self.arms))
 
     @property
     def _first(self) -> ArmPlan:
-        return next(iter(self.arms.values()))
+        return self.arms[self._first_name]
 
-    @property
-    def _done(self) -> dict[str, int]:
-        """Runs by arm that the store has: of this study if it exists, else of the first grid."""
-        if self.store is None:
+    def _count_done(self) -> dict[str, int]:
+        """Return the number of runs by arm that the store has: of this study if it exists, else of
+        the first grid.
+        """
+        if self.store is None or self.folder is None:
             return {}
-        known = StudyFolder(self.store.root / "studies" / self.folder_name).load_runs()
-        ids = {(run.arm, run.run_id) for run in known} or self._grid_ids()
+        planned = self.folder.load_runs()
+        ids = {(run.arm, run.run_id) for run in planned} or self._grid_ids()
         counts = dict.fromkeys(self.arms, 0)
         for arm, run_id in ids:
             counts[arm] += self.store.load_result(run_id) is not None
         return counts
 
     def _grid_ids(self) -> set[tuple[str, str]]:
+        """Return arm and id of every run of the first grids."""
         if not isinstance(self.spec, Ablation):
             return set()
         ids = set()
         platform = frozen.platform_of(self._first.config.train.device)
+        protocol = self.spec.protocol
         for name, arm in self.arms.items():
-            for lr in rate_grid(
-                self.spec.protocol.trials, self.spec.centers.get(name, self.spec.protocol.center)
-            ):
+            settings = arm.config.model_dump(mode="json")
+            for lr in rate_grid(protocol.trials, self.centers.get(name, protocol.center)):
                 own = {"train.lr": lr, "seed": tuning_seed(0), "data.eval_part": "tune"}
-                config = RunConfig.model_validate(merge(arm.config.model_dump(mode="json"), own))
+                config = RunConfig.model_validate(merge(settings, own))
                 ids.add((name, frozen.identify(config, self.prepared.fingerprint, platform)[1]))
         return ids

@@ -24,10 +24,18 @@ from pydantic import (
 )
 
 from andrea.config import RunConfig, build, dotted, list_faults, merge
-from andrea.errors import nearest
-from andrea.study.question.arms import LONGEST, Arm, ArmName, Levels, product
+from andrea.errors import UserError, nearest
+from andrea.study.question.arms import MAX_NAME_LENGTH, Arm, ArmName, Levels, combine_levels
 from andrea.study.question.matching import Match
-from andrea.study.question.sections import PART, SEED, Sections, run_faults, unknown
+from andrea.study.question.sections import (
+    PART,
+    SEED,
+    ConfigFault,
+    Fault,
+    Sections,
+    find_run_faults,
+    is_related,
+)
 from andrea.study.question.yamlspec import Where
 from andrea.verdict.cells import cell_name, cells
 from andrea.verdict.protocol import Protocol
@@ -39,17 +47,19 @@ NOT_FOR_ARMS: Mapping[str, str] = {
     "section",
     "model.context": "an arm with another context is judged on other windows; set it for all of "
     "them",
+    "seed": SEED,
 }
 
 BETWEEN = " × "
 """Between the factors of a factorial design where they stand for one factor."""
 Claimed = Annotated[
     list[Literal["better", "worse", "equivalent", "unstable"]],
-    BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    BeforeValidator(lambda words: [words] if isinstance(words, str) else words),
     Field(min_length=1),
 ]
-UNKNOWN = "?"
-"""Stands for a text that is missing while the rest of a file is checked."""
+PLACEHOLDER = "?"
+"""In place of a text that is missing while the rest of a file is checked."""
+MISSING = "required and missing (or factors, for a factorial design)"
 
 
 class Ablation(Sections):
@@ -59,7 +69,8 @@ class Ablation(Sections):
         json_schema_extra={"oneOf": [{"required": ["factor", "arms"]}, {"required": ["factors"]}]}
     )
     REFUSED: ClassVar[Mapping[str, str]] = {"train.lr": LR, "seed": SEED, "data.eval_part": PART}
-    NAMED: ClassVar[Mapping[str | int, int]] = {"factors": 3}
+    NAME_PARTS: ClassVar[Mapping[str | int, int]] = {"factors": 3}
+    SECTIONS: ClassVar[tuple[str, ...]] = (*Sections.SECTIONS, "match", "protocol")
 
     claim: str = ""
     """What is claimed elsewhere, and by whom."""
@@ -92,102 +103,97 @@ class Ablation(Sections):
 
     @field_validator("factor")
     @classmethod
-    def _named(cls, value: str, info: ValidationInfo) -> str:
+    def _name_factor(cls, value: str, info: ValidationInfo) -> str:
         if "factors" not in info.data:  # they have a fault of their own
-            return value or UNKNOWN
+            return value or PLACEHOLDER
         factors = info.data["factors"]
-        if factors is None and not value:
-            raise ValueError("required and missing (or factors, for a factorial design)")
         if factors is None:
+            if not value:
+                raise ValueError(MISSING)
             return value
-        if value not in ("", UNKNOWN, said := BETWEEN.join(factors)):
+        joined = BETWEEN.join(factors)
+        if value not in ("", PLACEHOLDER, joined):
             raise ValueError("the factors say it already; leave it out")
-        return said
+        return joined
 
     @field_validator("arms", mode="wrap")
     @classmethod
-    def _of_factors(
+    def _add_arms_of_factors(
         cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> dict[str, Arm]:
         factors = info.data.get("factors")
         if factors is None and not value:
             if "factors" not in info.data:
                 return {}
-            raise ValueError("required and missing (or factors, for a factorial design)")
-        written: dict[str, Arm] = handler(value) if value else {}
+            raise ValueError(MISSING)
+        arms: dict[str, Arm] = handler(value) if value else {}
         if factors is None:
-            return written
-        arms = product(factors)
-        if written not in ({}, arms):
+            return arms
+        combined = combine_levels(factors)
+        if arms and arms != combined:
             raise ValueError("the factors make them already; leave one of the two out")
-        return arms
+        return combined
 
     def label(self, arm: str) -> str:
-        """What reports call an arm."""
+        """Return the name of an arm in reports."""
         return self.arms[arm].label or arm
 
     def arm_settings(self, arm: str) -> dict[str, Any]:
-        """The settings of an arm's runs, nested, before validation."""
+        """Return the settings of an arm's runs, nested, before validation."""
         return merge(self.settings(), self.arms[arm].set)
 
     def arm_config(self, arm: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of an arm's runs; learning rate, seed and evaluated part are the
-        protocol's to set.
+        """Return the configuration of an arm's runs, but for learning rate, seed and evaluated
+        part, which the protocol sets.
 
         Raises:
             UserError: no such arm, or all faults of the settings.
         """
         if arm not in self.arms:
-            unknown("arm", arm, self.arms)
+            raise UserError(f"no arm {arm!r}; {nearest(arm, self.arms)}")
         spec = self.override(overrides) if overrides else self
         return build(RunConfig, spec.arm_settings(arm), where=f"arm {arm}")
 
-    def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
-        """Faults of the arms' configurations: arm in the file, setting, what about it."""
-        seen: dict[str, str] = {}
-        overlaps = any(self._twice())
+    def config_faults(self) -> Iterator[ConfigFault]:
+        """Yield faults of the arms' configurations."""
+        arm_of_config: dict[str, str] = {}
+        overlaps = any(self._overlaps())
         for name in self.arms:
-            found = list(run_faults(self.arm_settings(name)))
-            for loc, message in found:
-                yield self._blame(name, loc), loc, message
-            if not found and not overlaps:
-                config = build(RunConfig, self.arm_settings(name)).model_dump_json()
-                if config in seen:
-                    where, other = self._apart(name, seen[config])
-                    yield where, (), f"the same configuration as {other}"
-                seen.setdefault(config, name)
+            faults = list(find_run_faults(self.arm_settings(name)))
+            for setting, message in faults:
+                yield ConfigFault(self._blame(name, setting), setting, message)
+            if faults or overlaps:
+                continue
+            config = build(RunConfig, self.arm_settings(name)).model_dump_json()
+            if config in arm_of_config:
+                yield self._same_configuration(name, arm_of_config[config])
+            arm_of_config.setdefault(config, name)
 
-    def _blame(self, arm: str, loc: Where) -> Where:
-        """The value of the arm that a fault at `loc` is laid to; nothing where the arm has no part
-        in it.
-        """
-        path = ".".join(map(str, loc))
+    def _blame(self, arm: str, setting: Where) -> Where:
+        """Return the value of the arm that causes a fault of `setting`; empty where none does."""
         for place, part in self._parts(arm):
             for key in part.set:
-                if key == path or key.startswith(f"{path}.") or path.startswith(f"{key}."):
+                if is_related(key, setting):
                     return (*place, key)
         return ()
 
-    def _apart(self, arm: str, other: str) -> tuple[Where, str]:
-        """What sets an arm apart from another (of a factorial design, the first level that
-        differs), and from what.
+    def _same_configuration(self, arm: str, other: str) -> ConfigFault:
+        """Return the fault of two arms with the same configuration; of a factorial design the
+        fault of the first level that differs.
         """
-        if self.factors is None:
-            return ("arms", arm), f"arm {other}"
-        levels = cells(self.levels or {})
-        factor = next(
-            factor for factor, level in levels[arm].items() if level != levels[other][factor]
-        )
-        return ("factors", factor, levels[arm][factor]), f"level {levels[other][factor]}"
+        if self.levels is None:
+            return ConfigFault(("arms", arm), (), f"the same configuration as arm {other}")
+        levels, other_levels = cells(self.levels)[arm], cells(self.levels)[other]
+        factor = next(factor for factor in levels if levels[factor] != other_levels[factor])
+        message = f"the same configuration as level {other_levels[factor]}"
+        return ConfigFault(("factors", factor, levels[factor]), (), message)
 
     @property
     def levels(self) -> dict[str, list[str]] | None:
         """Levels by factor of a factorial design; None of any other."""
-        return (
-            None
-            if self.factors is None
-            else {factor: list(levels) for factor, levels in self.factors.items()}
-        )
+        if self.factors is None:
+            return None
+        return {factor: list(levels) for factor, levels in self.factors.items()}
 
     @property
     def centers(self) -> dict[str, float]:
@@ -195,73 +201,84 @@ class Ablation(Sections):
         return {name: arm.center for name, arm in self.arms.items() if arm.center is not None}
 
     def _parts(self, arm: str | None = None) -> Iterator[tuple[Where, Arm]]:
-        """What is written of one arm, or of all of them: where in the file, and what."""
+        """Yield the parts of one arm, or of all, as they are written, each with its place in the
+        file.
+        """
         if self.factors is None:
             names = self.arms if arm is None else [arm]
             yield from ((("arms", name), self.arms[name]) for name in names)
             return
-        wanted = cells(self.levels or {}).get(arm or "", {})
+        own_levels = cells(self.levels or {}).get(arm or "", {})
         for factor, levels in self.factors.items():
             for level, part in levels.items():
-                if wanted.get(factor, level) == level:
+                if own_levels.get(factor, level) == level:
                     yield ("factors", factor, level), part
 
-    def refused(self) -> Iterator[tuple[Where, str]]:
-        """What an arm or a section sets that is not its to set: where in the file, and why."""
-        for key, message in self.section_faults():
-            yield tuple(key.split(".", 1)), message
+    def find_conflicts(self) -> Iterator[Fault]:
+        """Yield settings that an arm or a section may not set, or that do not go together."""
+        yield from self.refused_settings()
         for place, part in self._parts():
-            for key in part.set:
-                if reason := {**NOT_FOR_ARMS, "seed": SEED}.get(key):
-                    yield (*place, key), f"{'.'.join(map(str, place))}: {key}: {reason}"
-            if part.center is not None and (reason := self._bad_center(part.center)):
-                yield (*place, "center"), f"{'.'.join(map(str, place))}: center: {reason}"
+            yield from self._part_conflicts(place, part)
         if self.factors is None:
-            yield from _unknown_factor(
-                ("factor",), "factor", self.factor, self._differing(self.arms.values())
-            )
+            differing = self._differing(self.arms.values())
+            yield from _check_factor(("factor",), "the arms", self.factor, differing)
         else:
             for factor, levels in self.factors.items():
                 differing = self._differing(levels.values())
-                yield from _unknown_factor(("factors", factor), "levels", factor, differing)
-            yield from self._twice()
+                yield from _check_factor(("factors", factor), "its levels", factor, differing)
+            yield from self._overlaps()
         if self.baseline not in self.arms:
-            yield (
-                ("baseline",),
-                f"baseline {self.baseline!r} is not an arm; there are {', '.join(self.arms)}",
-            )
-        judged = self._judged()
+            arms = ", ".join(self.arms)
+            message = f"baseline {self.baseline!r} is not an arm; there are {arms}"
+            yield Fault(("baseline",), message)
+        judged = self._judged_names()
         for name in self.claimed:
             if name not in judged:
-                yield (
-                    ("claimed", name),
-                    f"claimed: {name!r} is not judged here; {nearest(name, judged)}",
-                )
+                message = f"claimed: {name!r} is not judged here; {nearest(name, judged)}"
+                yield Fault(("claimed", name), message)
 
-    def _judged(self) -> list[str]:
-        """What gets a verdict: the arms without the baseline, and interactions of levels."""
-        found = [name for name in self.arms if name != self.baseline]
-        base = cells(self.levels or {}).get(self.baseline, {})
-        for one, other in itertools.combinations(self.levels or {}, 2):
-            levels = [
-                [level for level in (self.levels or {})[factor] if level != base.get(factor)]
-                for factor in (one, other)
-            ]
-            found += [BETWEEN.join(pair) for pair in itertools.product(*levels)]
-        return found
+    def _part_conflicts(self, place: Where, part: Arm) -> Iterator[Fault]:
+        name = ".".join(map(str, place))
+        for key in part.set:
+            if key in NOT_FOR_ARMS:
+                yield Fault((*place, key), f"{name}: {key}: {NOT_FOR_ARMS[key]}")
+        reason = self._center_fault(part.center)
+        if reason:
+            yield Fault((*place, "center"), f"{name}: center: {reason}")
 
-    def _twice(self) -> Iterator[tuple[Where, str]]:
-        """Settings that levels of two factors set: the product would have only one of them."""
+    def _judged_names(self) -> list[str]:
+        """Return the names that get a verdict: the arms without the baseline, and interactions of
+        levels.
+        """
+        names = [name for name in self.arms if name != self.baseline]
+        levels_by_factor = self.levels or {}
+        baseline = cells(levels_by_factor).get(self.baseline, {})
+        for factors in itertools.combinations(levels_by_factor, 2):
+            others = (
+                [level for level in levels_by_factor[factor] if level != baseline.get(factor)]
+                for factor in factors
+            )
+            names += [BETWEEN.join(pair) for pair in itertools.product(*others)]
+        return names
+
+    def _overlaps(self) -> Iterator[Fault]:
+        """Yield settings that levels of two factors set: the product would have only one of
+        them.
+        """
         owners: dict[str, str] = {}
         for place, part in self._parts():
             factor = str(place[1])
-            for key in part.keys:
-                if owners.setdefault(key, factor) != factor:
-                    said = f"factor {owners[key]} sets it too; a setting belongs to one factor"
-                    yield (*place, key), f"{'.'.join(map(str, place))}: {key}: {said}"
+            for key in part.setting_names:
+                owner = owners.setdefault(key, factor)
+                if owner != factor:
+                    name = ".".join(map(str, place))
+                    reason = f"factor {owner} sets it too; a setting belongs to one factor"
+                    yield Fault((*place, key), f"{name}: {key}: {reason}")
 
-    def _bad_center(self, center: float) -> str | None:
-        """Why the grid of an arm cannot stand round its own center."""
+    def _center_fault(self, center: float | None) -> str | None:
+        """Return why the grid of an arm cannot stand round its own center."""
+        if center is None:
+            return None
         try:
             Protocol.model_validate({**self.protocol.model_dump(), "center": center})
         except ValidationError as error:
@@ -269,53 +286,45 @@ class Ablation(Sections):
         return None
 
     def _differing(self, arms: Iterable[Arm]) -> list[str]:
-        """Dotted settings that are not the same in all of these."""
+        """Return the dotted settings that are not the same in all of these."""
         settings = [dotted(merge(self.settings(), arm.set)) for arm in arms]
-        keys = dict.fromkeys(key for one in settings for key in one)
-        return [key for key in keys if len({repr(one.get(key)) for one in settings}) > 1]
+        keys = dict.fromkeys(itertools.chain.from_iterable(settings))
+        return [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
 
     @classmethod
-    def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+    def _placeholders(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         arms, factors = content.get("arms"), content.get("factors")
         baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
         if isinstance(factors, dict):
-            baseline = cell_name(
-                [next(iter(levels), "") for levels in factors.values() if isinstance(levels, dict)]
-            )
+            levels = [levels for levels in factors.values() if isinstance(levels, dict)]
+            baseline = cell_name([next(iter(names), "") for names in levels])
         return {
-            "question": "?",
-            "hypothesis": "?",
-            "factor": UNKNOWN,
+            "question": PLACEHOLDER,
+            "hypothesis": PLACEHOLDER,
+            "factor": PLACEHOLDER,
             "baseline": baseline,
             "protocol": {"m": 1},
         }
 
-    def _sections(self) -> tuple[str, ...]:
-        return ("model", "data", "train", "protocol", "match")
-
-    def _why_not(self, key: str) -> str | None:
+    def refusal(self, key: str) -> str | None:
+        """Return why the command line may not set `key`."""
         for place, part in self._parts():
             if key in part.set:
-                whose = f"arm {place[1]}" if self.factors is None else f"factor {place[1]}"
+                owner = f"arm {place[1]}" if self.factors is None else f"factor {place[1]}"
                 return (
-                    f"{whose} sets it: it is what this ablation compares; copy the file to compare "
+                    f"{owner} sets it: it is what this ablation compares; copy the file to compare "
                     "other values"
                 )
-        return super()._why_not(key)
+        return super().refusal(key)
 
 
-def _unknown_factor(
-    where: Where, of: str, factor: str, differing: list[str]
-) -> Iterator[tuple[Where, str]]:
-    """A factor whose name is no setting in which its arms or levels differ, nor a label for several
-    of them.
+def _check_factor(place: Where, owner: str, factor: str, differing: list[str]) -> Iterator[Fault]:
+    """Yield the fault of a factor whose name is neither a setting in which its arms or levels
+    differ, nor a label for several of them.
     """
-    last = [key.rpartition(".")[2] for key in differing]
-    labels_several = len(differing) > 1 and "." not in factor and 0 < len(factor.strip()) <= LONGEST
-    if factor not in (UNKNOWN, *differing, *last) and not labels_several:
-        near = nearest(factor, differing if "." in factor else last)
-        yield (
-            where,
-            f"factor {factor!r} is no setting that "
-            f"{'the arms' if of == 'factor' else 'its levels'} differ in; {near}",
-        )
+    last_parts = [key.rpartition(".")[2] for key in differing]
+    is_label = "." not in factor and 0 < len(factor.strip()) <= MAX_NAME_LENGTH
+    if factor in (PLACEHOLDER, *differing, *last_parts) or (is_label and len(differing) > 1):
+        return
+    hint = nearest(factor, differing if "." in factor else last_parts)
+    yield Fault(place, f"factor {factor!r} is no setting that {owner} differ in; {hint}")

@@ -24,38 +24,36 @@ from andrea.verdict.cells import cells
 
 ARM = r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$"
 LEVEL = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-LONGEST = 40
+MAX_NAME_LENGTH = 40
 
 
-def _arm_name(name: str) -> str:
-    if len(name) > LONGEST or not re.match(ARM, name):
+def _check_arm_name(name: str) -> str:
+    if len(name) > MAX_NAME_LENGTH or not re.match(ARM, name):
         raise ValueError(
-            f"an arm's name has up to {LONGEST} letters, digits and . _ + -, starting with a "
-            "letter or digit; "
-            "its label may say anything"
+            f"an arm's name has up to {MAX_NAME_LENGTH} letters, digits and . _ + -, starting with "
+            "a letter or digit; its label may say anything"
         )
     return name
 
 
-def _level_name(name: str) -> str:
+def _check_level_name(name: str) -> str:
     if not re.match(LEVEL, name):
         raise ValueError(
             "a level's name has letters, digits and . _ -, starting with a letter or digit: with a "
-            "+ between them the "
-            "levels make the arms' names; its label may say anything"
+            "+ between them the levels make the arms' names; its label may say anything"
         )
     return name
 
 
 ArmName = Annotated[
     str,
-    AfterValidator(_arm_name),
-    WithJsonSchema({"type": "string", "pattern": ARM, "maxLength": LONGEST}),
+    AfterValidator(_check_arm_name),
+    WithJsonSchema({"type": "string", "pattern": ARM, "maxLength": MAX_NAME_LENGTH}),
 ]
 LevelName = Annotated[
     str,
-    AfterValidator(_level_name),
-    WithJsonSchema({"type": "string", "pattern": LEVEL, "maxLength": LONGEST}),
+    AfterValidator(_check_level_name),
+    WithJsonSchema({"type": "string", "pattern": LEVEL, "maxLength": MAX_NAME_LENGTH}),
 ]
 
 
@@ -77,46 +75,46 @@ class Arm(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _flat(cls, value: Any) -> Any:
+    def _collect_settings(cls, value: Any) -> Any:
         if not isinstance(value, Mapping) or isinstance(value.get("set"), Mapping):
             return value
-        beside = {key: value[key] for key in ("label", "center") if key in value}
-        return {
-            **beside,
-            "set": {key: setting for key, setting in value.items() if key not in beside},
-        }
+        arm: dict[str, Any] = {"set": {}}
+        for key, setting in value.items():
+            place = arm if key in ("label", "center") else arm["set"]
+            place[key] = setting
+        return arm
 
     @model_validator(mode="after")
-    def _dotted(self) -> Self:
-        wrong = [
-            key for key in self.set if not key.startswith(("model.", "train.")) and key != "seed"
-        ]
-        of_data = [key for key in wrong if key.startswith("data")]
+    def _refuse_other_settings(self) -> Self:
+        sections = ("model.", "train.")
+        refused = [key for key in self.set if not key.startswith(sections) and key != "seed"]
+        of_data = [key for key in refused if key.startswith("data")]
         if of_data:
             raise ValueError(
                 f"{', '.join(of_data)}: all arms read the same text; set it in the data section"
             )
-        if wrong:
-            meant = [full for key in wrong if (full := full_name(key))]
+        if refused:
+            full_names = [*filter(None, map(full_name, refused))]
+            hint = f"; {did_you_mean(full_names[0])}" if full_names else ""
             raise ValueError(
-                f"{', '.join(wrong)}: an arm holds dotted settings, as in model.norm_placement: "
-                "post, and a label" + (f"; {did_you_mean(meant[0])}" if meant else "")
+                f"{', '.join(refused)}: an arm holds dotted settings, as in model.norm_placement: "
+                f"post, and a label{hint}"
             )
         return self
 
     @property
-    def keys(self) -> list[str]:
-        """What it sets, its grid's center among it."""
-        return [*self.set, *(["center"] if self.center is not None else [])]
+    def setting_names(self) -> list[str]:
+        """The settings that the arm sets, the center of its grid included."""
+        return [*self.set, "center"] if self.center is not None else [*self.set]
 
 
 Levels = Annotated[dict[LevelName, Arm], Field(min_length=2)]
 """The levels of a factor, by name."""
 
 
-def product(factors: Mapping[str, Mapping[str, Arm]]) -> dict[str, Arm]:
-    """Every combination of levels as an arm: `level+level` in the order of the factors, labels
-    joined with commas.
+def combine_levels(factors: Mapping[str, Mapping[str, Arm]]) -> dict[str, Arm]:
+    """Return every combination of levels as an arm: `level+level` in the order of the factors,
+    labels joined with commas.
 
     Raises:
         ValueError: two levels make an arm whose name is too long.
@@ -128,5 +126,5 @@ def product(factors: Mapping[str, Mapping[str, Arm]]) -> dict[str, Arm]:
         label = ", ".join(labels) if any(part.label for part in parts) else None
         center = next((part.center for part in parts if part.center is not None), None)
         settings = {key: value for part in parts for key, value in part.set.items()}
-        arms[_arm_name(name)] = Arm(label=label, center=center, set=settings)
+        arms[_check_arm_name(name)] = Arm(label=label, center=center, set=settings)
     return arms

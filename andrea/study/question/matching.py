@@ -1,5 +1,4 @@
-"""What arms have in common in size and cost, and the setting that is solved for so that they have
-it.
+"""Matches the arms in size or cost: one setting is solved for where they differ too much.
 
 An arm that lies within the tolerance is left as it is. Another is solved: the one setting
 `match.by` becomes the whole number that brings it nearest to the baseline. The baseline never
@@ -23,14 +22,20 @@ from andrea.model.size_matching import (
     relative_excess,
     size_of,
 )
+from andrea.records.study import SolvedSetting
 from andrea.schema import Frozen
 
-Counts = Mapping[str, int]
-"""Parameters by group."""
-LET_BE = "or set match.on=none where size is the question"
+REMEDY = (
+    "change the arms, choose another match.by, raise match.tolerance, or set match.on=none where "
+    "size is the question"
+)
+REMEDY_WITHOUT_SOLVING = (
+    "change the arms (model.mlp_ratio, say), let match.by solve for a setting (mlp_width, say), "
+    "or set match.on=none where size is the question"
+)
 
 
-def _or_a_word(schema: dict[str, Any]) -> None:
+def _allow_word(schema: dict[str, Any]) -> None:
     """In a JSON schema: `match: params` means `match: {on: params}`."""
     whole = dict(schema)
     schema.clear()
@@ -38,11 +43,11 @@ def _or_a_word(schema: dict[str, Any]) -> None:
 
 
 class Match(Frozen):
-    """What arms must have in common for the comparison to be fair. `match: params` is short for
-    `{on: params}`.
+    """The common size or cost of all arms, so that the comparison is fair. `match: params` is short
+    for `{on: params}`.
     """
 
-    model_config = ConfigDict(json_schema_extra=_or_a_word)
+    model_config = ConfigDict(json_schema_extra=_allow_word)
 
     on: Literal["params", "flops", "none"] = "params"
     """`params`: the number of parameters; `flops`: FLOPs per token; `none`: the cost is part of the
@@ -57,24 +62,12 @@ class Match(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _word(cls, value: Any) -> Any:
+    def _expand_word(cls, value: Any) -> Any:
         return {"on": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
-class Solved:
-    """The setting of an arm that was solved for."""
-
-    setting: str
-    """Dotted."""
-    was: int
-    became: int
-    before: dict[Quantity, float]
-    """Deviation from the baseline, as a share of it, had it stayed as it was."""
-
-
-@dataclass(frozen=True)
-class Sized:
+class SizedModel:
     """An arm's model as it is compared."""
 
     model: ModelConfig
@@ -82,30 +75,28 @@ class Sized:
     """From the baseline, as a share of it, in parameters and in FLOPs per token, whatever is
     matched.
     """
-    solved: Solved | None = None
+    solved: SolvedSetting | None = None
 
 
-def differences(arms: Mapping[str, Counts], baseline: str) -> dict[str, dict[str, int]]:
-    """Parameters by which every arm differs from the baseline, by group; groups that agree are left
-    out.
-    """
-    base = arms[baseline]
-    return {
-        arm: {
-            group: n - base.get(group, 0) for group, n in counts.items() if n != base.get(group, 0)
-        }
-        for arm, counts in arms.items()
-        if arm != baseline
-    }
+class _Mismatch(Exception):
+    """An arm outside the tolerance, and why it cannot, or must not, be brought inside."""
 
 
-def matched(
+def parameter_differences(
+    counts: Mapping[str, int], baseline_counts: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the parameters by which an arm differs from the baseline, by group that differs."""
+    differences = {group: n - baseline_counts.get(group, 0) for group, n in counts.items()}
+    return {group: n for group, n in differences.items() if n}
+
+
+def match_arms(
     models: Mapping[str, ModelConfig],
     baseline: str,
     match: Match,
     chosen: Mapping[str, Collection[str]],
-) -> dict[str, Sized]:
-    """The arms' models, those outside the tolerance solved for.
+) -> dict[str, SizedModel]:
+    """Return the arms' models, with one setting solved for where they lie outside the tolerance.
 
     Args:
         models: by arm, with their vocabulary.
@@ -117,75 +108,66 @@ def matched(
             inside.
     """
     base = models[baseline]
-    found, faults = {}, []
+    sized: dict[str, SizedModel] = {}
+    mismatches: list[str] = []
     for arm, model in models.items():
-        told = _sized(arm, model, base, match, chosen.get(arm, ()))
-        if isinstance(told, str):
-            faults.append(told)
-        else:
-            found[arm] = told
-    if faults and match.on != "none":
+        try:
+            sized[arm] = _match_arm(arm, model, base, match, chosen.get(arm, ()))
+        except _Mismatch as mismatch:
+            mismatches.append(str(mismatch))
+    if mismatches and match.on != "none":
         raise UserError(
             f"match.on {match.on}, tolerance {match.tolerance:.2%}: baseline {baseline} has "
-            f"{size_of(base, match.on):,.0f} {UNITS[match.on]}, {'; '.join(faults)}; "
-            f"{_mend(match)}"
+            f"{size_of(base, match.on):,.0f} {UNITS[match.on]}, {'; '.join(mismatches)}; "
+            f"{REMEDY_WITHOUT_SOLVING if match.by == 'nothing' else REMEDY}"
         )
-    return found
+    return sized
 
 
-def _sized(
+def _match_arm(
     arm: str, model: ModelConfig, base: ModelConfig, match: Match, chosen: Collection[str]
-) -> Sized | str:
-    """An arm as it is compared, or what stands against it."""
-    asked = Sized(model, relative_excess(model, base))
-    if match.on == "none" or _within(asked, match):
-        return asked
-    said = _said(arm, model, base, match.on)
+) -> SizedModel:
+    unchanged = SizedModel(model, relative_excess(model, base))
+    if match.on == "none" or _is_within(unchanged, match):
+        return unchanged
+    size = _describe_size(arm, model, base, match.on)
     if match.by == "nothing":
-        return said
+        raise _Mismatch(size)
     try:
         solution = fit_setting(model, size_of(base, match.on), match.on, match.by)
     except UserError as error:
         raise UserError(f"arm {arm}: {error}") from error
     if solution is None:
-        return f"{said}, and no model.{match.by} changes that"
-    solved = Solved(f"model.{match.by}", solution.was, solution.became, asked.deviation)
-    sized = Sized(solution.config, relative_excess(solution.config, base), solved)
-    would = f"{solved.setting} {solved.became:,} ({sized.deviation[match.on]:+.2%})"
-    if own := [f"model.{key}" for key in DETERMINING[match.by] if f"model.{key}" in chosen]:
-        better = (
-            f"leave it out for {would}"
-            if _within(sized, match)
-            else f"without it the nearest were {would}"
-        )
-        return f"{said} and sets {' and '.join(own)} itself, which is kept: {better}"
-    return sized if _within(sized, match) else f"{said}, and the nearest that it gets is {would}"
+        raise _Mismatch(f"{size}, and no model.{match.by} changes that")
+    solved = SolvedSetting(
+        setting=f"model.{match.by}",
+        was=solution.was,
+        became=solution.became,
+        before={**unchanged.deviation},
+    )
+    sized = SizedModel(solution.config, relative_excess(solution.config, base), solved)
+    nearest = f"{solved.setting} {solved.became:,} ({sized.deviation[match.on]:+.2%})"
+    own = [f"model.{key}" for key in DETERMINING[match.by] if f"model.{key}" in chosen]
+    if own:
+        advice = f"without it the nearest were {nearest}"
+        if _is_within(sized, match):
+            advice = f"leave it out for {nearest}"
+        raise _Mismatch(f"{size} and sets {' and '.join(own)} itself, which is kept: {advice}")
+    if not _is_within(sized, match):
+        raise _Mismatch(f"{size}, and the nearest that it gets is {nearest}")
+    return sized
 
 
-def _within(sized: Sized, match: Match) -> bool:
-    # What is 1 % more may be a last bit above 0.01.
+def _is_within(sized: SizedModel, match: Match) -> bool:
+    # A deviation of 1 % may be a last bit above 0.01.
     return match.on != "none" and abs(sized.deviation[match.on]) <= match.tolerance + 1e-12
 
 
-def _said(arm: str, model: ModelConfig, base: ModelConfig, on: Quantity) -> str:
-    """How much an arm has, by how much that is off, and in parameters where."""
-    share = f"{relative_excess(model, base)[on]:+.1%}"
+def _describe_size(arm: str, model: ModelConfig, base: ModelConfig, on: Quantity) -> str:
+    """Word the size of an arm with its deviation, of parameters also by group."""
+    deviation = f"{relative_excess(model, base)[on]:+.1%}"
     if on == "params":
-        groups = differences(
-            {
-                "base": count_parameters(base)._asdict(),
-                arm: count_parameters(model)._asdict(),
-            },
-            "base",
-        )[arm]
-        share += ": " + ", ".join(f"{group} {n:+,}" for group, n in groups.items())
-    return f"{arm} has {size_of(model, on):,.0f} ({share})"
-
-
-def _mend(match: Match) -> str:
-    if match.by == "nothing":
-        return (
-            "change the arms (model.mlp_ratio, say), let match.by solve for a setting (mlp_width, "
-            f"say), {LET_BE}"
-        )
-    return f"change the arms, choose another match.by, raise match.tolerance, {LET_BE}"
+        counts, baseline_counts = (count_parameters(one)._asdict() for one in (model, base))
+        differences = parameter_differences(counts, baseline_counts)
+        deviation += ": " + ", ".join(f"{group} {n:+,}" for group, n in differences.items())
+    return f"{arm} has {size_of(model, on):,.0f} ({deviation})"

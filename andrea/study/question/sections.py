@@ -1,10 +1,10 @@
-"""What ablations and sweeps have in common: a question, a preset, and sections of settings for
+"""The common part of ablations and sweeps: a question, a preset, and sections of settings for
 their runs.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema, field_validator
 
@@ -29,6 +29,23 @@ PART = (
 )
 
 
+class Fault(NamedTuple):
+    """A fault of a file."""
+
+    where: Where
+    message: str
+
+
+class ConfigFault(NamedTuple):
+    """A fault of a configuration that the file leads to."""
+
+    cause: Where
+    """The arm or value of the file that causes it; empty where none does."""
+    setting: Where
+    """In `RunConfig`."""
+    message: str
+
+
 class Sections(Frozen):
     """Settings of runs in layers: a preset, the sections of the file, what the command line lays
     over them.
@@ -37,16 +54,17 @@ class Sections(Frozen):
     REFUSED: ClassVar[Mapping[str, str]] = {"seed": SEED, "data.eval_part": PART}
     """Dotted settings that neither sections nor the command line may set, and why."""
 
-    NAMED: ClassVar[Mapping[str | int, int]] = {}
-    """How many parts of a place in the file name it in a message, by the first of them; 2 where
-    nothing is said.
-    """
+    NAME_PARTS: ClassVar[Mapping[str | int, int]] = {}
+    """Number of keys that name a place of the file in a message, by the first key; usually 2."""
+
+    SECTIONS: ClassVar[tuple[str, ...]] = ("model", "data", "train")
+    """Sections whose settings the command line may set."""
 
     WORDS: ClassVar[frozenset[str]] = frozenset({"match"})
     """Sections that one word may stand for (`match: params`)."""
 
     question: str = Field(min_length=1)
-    """What is asked, in a sentence."""
+    """The question in a sentence."""
     preset: str | None = None
     """Named model that the `model` section starts from; `andrea list presets`. Empty means the
     fields' defaults.
@@ -77,22 +95,22 @@ class Sections(Frozen):
         """The file's name without its ending."""
         return self._path.stem if self._path else ""
 
-    def at(self, path: Path) -> Self:
-        """This, as read from `path`."""
+    def with_path(self, path: Path | None) -> Self:
+        """Return a copy, as read from `path`."""
         copy = self.model_copy()
-        copy._path = path.absolute()
+        copy._path = path.absolute() if path else None
         return copy
 
     def settings(self) -> dict[str, Any]:
-        """The sections over the preset, nested."""
+        """Return the sections over the preset, nested."""
         return merge(
             {"model": PRESETS[self.preset] if self.preset else {}},
             {"model": self.model, "data": self.data, "train": self.train},
         )
 
     def override(self, overrides: Mapping[str, Any], preset: str | None = None) -> Self:
-        """This with settings of the command line laid over it; a preset from there goes over the
-        `model` section.
+        """Return a copy in which settings of the command line override those of the file; a
+        preset from there overrides the `model` section.
 
         Args:
             overrides: dotted (or nested) settings of the sections of the file, as in
@@ -101,51 +119,45 @@ class Sections(Frozen):
         Raises:
             UserError: all faults of the overrides together.
         """
-        asked = dotted(overrides)
-        refused = {key: why for key in asked if (why := self._why_not(key))}
-        wrong = [f"{key}: {why}" for key, why in refused.items()]
-        own = self.model_dump()
+        settings = dotted(overrides)
+        faults, allowed = [], {}
+        for key, value in settings.items():
+            reason = self.refusal(key)
+            if reason:
+                faults.append(f"{key}: {reason}")
+            else:
+                allowed[key] = value
+        values = self.model_dump()
         if preset is not None:
-            own["preset"] = preset
-            own["model"] = {
-                key: value
-                for key, value in own["model"].items()
-                if key not in PRESETS.get(preset, {})
-            }
-        allowed = {key: value for key, value in asked.items() if key not in refused}
-        sections = merge({name: own[name] for name in self._sections()}, allowed)
+            values["preset"] = preset
+            for key in values["model"].keys() & PRESETS.get(preset, {}).keys():
+                del values["model"][key]
+        sections = merge({name: values[name] for name in self.SECTIONS}, allowed)
         changed: Self | None = None
         try:
-            changed = build(type(self), own | sections)
-            wrong += dict.fromkeys(message for *_, message in changed.config_faults())
+            changed = build(type(self), values | sections)
+            faults += dict.fromkeys(fault.message for fault in changed.config_faults())
         except UserError as error:
-            wrong.append(str(error))
-            # The runs' own settings are looked at all the same: their faults belong in the same
-            # message.
-            base = {"model": PRESETS.get(own["preset"] or "", {})}
-            runs = merge(base, {name: sections[name] for name in ("model", "data", "train")})
-            wrong += [message for _, message in run_faults(runs)]
-        if wrong or changed is None:
-            raise UserError(("--set " if asked else "--preset ") + "; ".join(wrong))
-        changed._path = self._path
-        return changed
+            faults.append(str(error))
+            # Faults of the runs' own settings belong in the same message.
+            base = {"model": PRESETS.get(values["preset"] or "", {})}
+            runs = merge(base, {name: sections[name] for name in Sections.SECTIONS})
+            faults += [fault.message for fault in find_run_faults(runs)]
+        if faults or changed is None:
+            raise UserError(("--set " if settings else "--preset ") + "; ".join(faults))
+        return changed.with_path(self._path)
 
-    def refused(self) -> Iterator[tuple[Where, str]]:
-        """What the file sets that is not its to set, or that does not go together: where in the
-        file, and why.
-        """
+    def find_conflicts(self) -> Iterator[Fault]:
+        """Yield settings that the file may not set, or that do not go together."""
         raise NotImplementedError
 
-    def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
-        """Faults of the runs' configurations: the arm or value in the file, the setting, what about
-        it.
-        """
+    def config_faults(self) -> Iterator[ConfigFault]:
+        """Yield faults of the runs' configurations."""
         raise NotImplementedError
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file; the user's own variants beside it (`mine.py` for `mine.yaml`) are known from
-        then on.
+        """Read a file, and register the user's own variants beside it (`mine.py` for `mine.yaml`).
 
         Raises:
             UserError: the file cannot be read, or all its faults, each as `file:line: what`.
@@ -154,67 +166,68 @@ class Sections(Frozen):
 
         source = yamlspec.read(path)
         load_user_variants(path)
-        spec = source.validate(cls, cls._stand_ins(source.content))
+        spec = source.validate(cls, cls._placeholders(source.content))
         if spec is not None:
-            for where, message in spec.refused():
-                source.fault(where, message)
-            for blamed, loc, message in spec.config_faults():
-                here = loc if source.has(loc[:1]) else ("preset",)
-                named = ".".join(map(str, blamed[: cls.NAMED.get(blamed[0], 2)])) if blamed else ""
-                source.fault(blamed or here, f"{named}: {message}" if named else message)
+            for conflict in spec.find_conflicts():
+                source.add_fault(conflict.where, conflict.message)
+            for fault in spec.config_faults():
+                source.add_fault(*cls._locate(fault, source))
         source.raise_faults()
-        assert spec is not None, "what does not fit has noted a fault"
-        return spec.at(path)
+        assert spec is not None, "a file that does not fit the schema has faults"
+        return spec.with_path(path)
+
+    @classmethod
+    def _locate(cls, fault: ConfigFault, source: yamlspec.Source) -> Fault:
+        """Return the fault of a configuration as a fault of the file."""
+        if fault.cause:
+            length = cls.NAME_PARTS.get(fault.cause[0], 2)
+            name = ".".join(map(str, fault.cause[:length]))
+            return Fault(fault.cause, f"{name}: {fault.message}")
+        place = fault.setting if source.has(fault.setting[:1]) else ("preset",)
+        return Fault(place, fault.message)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """JSON schema of the file, for editors."""
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **cls.model_json_schema(),
-        }
+        """Return the JSON schema of the file, for editors."""
+        draft = "https://json-schema.org/draft/2020-12/schema"
+        return {"$schema": draft, **cls.model_json_schema()}
 
     @classmethod
-    def _stand_ins(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What takes the place of required parts with a fault, so that the rest can be
-        checked too.
+    def _placeholders(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values in place of required parts with a fault, so that the rest can be checked
+        too.
         """
         return {"question": "?"}
 
-    def section_faults(self) -> Iterator[tuple[str, str]]:
-        """Settings of the sections that are refused, dotted, and why."""
+    def refused_settings(self) -> Iterator[Fault]:
+        """Yield settings of the sections that the file may not set."""
         for key in dotted({"model": self.model, "data": self.data, "train": self.train}):
             if key in self.REFUSED:
-                yield key, f"{key}: {self.REFUSED[key]}"
+                yield Fault(tuple(key.split(".", 1)), f"{key}: {self.REFUSED[key]}")
 
-    def _why_not(self, key: str) -> str | None:
-        """Why the command line may not set this."""
-        head = key.partition(".")[0]
-        sections = [
-            name for name, field in type(self).model_fields.items() if name in self._sections()
-        ]
+    def refusal(self, key: str) -> str | None:
+        """Return why the command line may not set `key`; None where it may."""
         if key in self.REFUSED:
             return self.REFUSED[key]
-        if head not in sections:
-            meant = full_name(key)
-            return f"unknown; {did_you_mean(meant) if meant else nearest(head, sections)}"
+        section = key.partition(".")[0]
+        if section not in self.SECTIONS:
+            full = full_name(key)
+            return f"unknown; {did_you_mean(full) if full else nearest(section, self.SECTIONS)}"
         if "." not in key and key not in self.WORDS:
             return f"a section; set one of its settings, {key}.NAME"
         return None
 
-    def _sections(self) -> tuple[str, ...]:
-        return ("model", "data", "train")
 
-
-def run_faults(settings: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Faults of a run's settings: where (in RunConfig) and what."""
+def find_run_faults(settings: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield faults of a run's settings, each with its place in `RunConfig`."""
     try:
         RunConfig.model_validate(settings)
     except ValidationError as error:
         for detail, message in zip(error.errors(), list_faults(RunConfig, error), strict=True):
-            yield detail["loc"], message
+            yield Fault(detail["loc"], message)
 
 
-def unknown(kind: str, name: str, known: Mapping[str, Any]) -> NoReturn:
-    """Say that there is no such thing, and what comes close."""
-    raise UserError(f"no {kind} {name!r}; {nearest(name, known)}")
+def is_related(key: str, setting: Where) -> bool:
+    """Return whether the dotted `key` is `setting`, lies in it, or holds it."""
+    path = ".".join(map(str, setting))
+    return key == path or key.startswith(f"{path}.") or path.startswith(f"{key}.")

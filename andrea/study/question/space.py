@@ -1,8 +1,9 @@
-"""What a sweep searches: ranges and choices of dotted settings, checked against the settings' own
+"""The space of a sweep: ranges and choices of dotted settings, checked against the settings' own
 types.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
@@ -15,8 +16,8 @@ from andrea.schema import Frozen
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-ENUMERATED = 64
-"""Values of one whole-number or stepped range that are all checked; of longer ranges only the ends
+MAX_CHECKED = 64
+"""A range with at most so many values is checked value by value; of a longer one only the ends
 are.
 """
 
@@ -54,99 +55,90 @@ class Dimension(Frozen):
             raise ValueError(f"a logarithmic range starts above 0, not at {self.low:g}")
         if self.log and self.step is not None:
             raise ValueError("a logarithmic range has no step")
-        if self.step is not None and (_exact(self.high) - _exact(self.low)) % _exact(self.step):
-            last = float(
-                _exact(self.high) - (_exact(self.high) - _exact(self.low)) % _exact(self.step)
-            )
-            raise ValueError(
-                f"steps of {self.step:g} from {self.low:g} never reach high {self.high:g}; the "
-                f"last is {last:g}"
-            )
+        if self.step is not None:
+            low, high, step = map(_exact, (self.low, self.high, self.step))
+            beyond_last = (high - low) % step
+            if beyond_last:
+                raise ValueError(
+                    f"steps of {self.step:g} from {self.low:g} never reach high {self.high:g}; the "
+                    f"last is {float(high - beyond_last):g}"
+                )
         return self
 
-    def whole(self, key: str) -> bool:
-        """Whether the setting is a whole number."""
-        return _type_of(key) is int
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest value of a range."""
+        assert self.low is not None and self.high is not None, "choices have no ends"
+        return self.low, self.high
 
-    def fault(self, key: str) -> str | None:
-        """What is wrong with this as the space of the setting `key`, besides the values
-        themselves.
-        """
+    def find_fault(self, key: str) -> str | None:
+        """Return why this cannot be the space of the setting `key`, whatever the values."""
         if self.choices is not None:
             return None
-        kind = _type_of(key)
-        if kind not in (int, float):
+        number = _type_of(key)
+        if number not in (int, float):
             return "takes no range; list choices"
-        given = [value for value in (self.low, self.high, self.step) if value is not None]
-        if kind is int and any(not float(value).is_integer() for value in given):
+        numbers = [value for value in (self.low, self.high, self.step) if value is not None]
+        if number is int and not all(float(value).is_integer() for value in numbers):
             return "is a whole number, and so are low, high and step"
         return None
 
     def values(self, key: str) -> list[Any] | None:
-        """All values in order, or None where there is no end of them."""
+        """Return all values in order; None where they are not countable."""
         if self.choices is not None:
             return list(self.choices)
-        assert self.low is not None and self.high is not None, "a range has both ends"
-        whole = self.whole(key)
-        if self.step is None and (not whole or self.log):
+        number = _type_of(key)
+        if self.step is None and (number is float or self.log):
             return None
-        step = _exact(self.step) if self.step is not None else Fraction(1)
-        count = int((_exact(self.high) - _exact(self.low)) / step) + 1
-        exact = (_exact(self.low) + step * i for i in range(count))
-        return [int(value) if whole else float(value) for value in exact]
+        low, high = map(_exact, self.ends)
+        step = _exact(self.step or 1)
+        count = int((high - low) / step) + 1
+        return [number(low + step * index) for index in range(count)]
 
-    def checked(self, key: str) -> list[Any]:
-        """The values that are checked when the file is read: all, or the ends."""
+    def values_to_check(self, key: str) -> list[Any]:
+        """Return the values that are checked when the file is read: all, or the ends."""
         values = self.values(key)
-        if values is not None and (self.choices is not None or len(values) <= ENUMERATED):
+        if values is not None and (self.choices is not None or len(values) <= MAX_CHECKED):
             return values
-        return [
-            int(end) if self.whole(key) else end for end in (self.low, self.high) if end is not None
-        ]
+        return [_type_of(key)(end) for end in self.ends]
 
     def distribution(self, key: str) -> "BaseDistribution":
-        """The Optuna distribution of the setting `key`."""
+        """Return the Optuna distribution of the setting `key`."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices is not None:
             return CategoricalDistribution(self.choices)
-        assert self.low is not None and self.high is not None, "a range has both ends"
-        if self.whole(key):
-            return IntDistribution(
-                int(self.low), int(self.high), log=self.log, step=int(self.step or 1)
-            )
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+        low, high = self.ends
+        if _type_of(key) is int:
+            return IntDistribution(int(low), int(high), log=self.log, step=int(self.step or 1))
+        return FloatDistribution(low, high, log=self.log, step=self.step)
 
 
-def corners(space: Mapping[str, Dimension], limit: int) -> Iterator[dict[str, Any]]:
-    """Combinations to check: all of the checked values where they are at most `limit`, else one
+def combinations_to_check(space: Mapping[str, Dimension], limit: int) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the checked values where they are at most `limit`, else one
     setting at a time.
     """
-    values = {key: dimension.checked(key) for key, dimension in space.items()}
-    count = 1
-    for several in values.values():
-        count *= len(several)
-    if count <= limit:
-        yield from (
-            dict(zip(values, combination, strict=True))
-            for combination in itertools.product(*values.values())
-        )
+    values = {key: dimension.values_to_check(key) for key, dimension in space.items()}
+    if math.prod(map(len, values.values())) <= limit:
+        for combination in itertools.product(*values.values()):
+            yield dict(zip(values, combination, strict=True))
         return
-    first = {key: several[0] for key, several in values.items()}
-    for key, several in values.items():
-        yield from ({**first, key: value} for value in several)
+    first = {key: candidates[0] for key, candidates in values.items()}
+    for key, candidates in values.items():
+        yield from ({**first, key: value} for value in candidates)
 
 
 def _type_of(key: str) -> Any:
-    section, _, name = key.partition(".")
-    room = RunConfig.model_fields[section].annotation
-    field = (
-        room.model_fields.get(name) if isinstance(room, type) and issubclass(room, Frozen) else None
-    )
-    annotation = field.annotation if field is not None else None
+    """Return `int` or `float` for a number that may be None too, else the setting's annotation."""
+    section_name, _, name = key.partition(".")
+    section = RunConfig.model_fields[section_name].annotation
+    if not (isinstance(section, type) and issubclass(section, Frozen)):
+        return None
+    field = section.model_fields.get(name)
+    annotation = field.annotation if field else None
     return next((kind for kind in (int, float) if annotation in (kind, kind | None)), annotation)
 
 
 def _exact(value: float) -> Fraction:
-    """The decimal number that was written: 0.3 - 0.1 is then two steps of 0.1."""
+    """Return the decimal number that was written: 0.3 - 0.1 is then two steps of 0.1."""
     return Fraction(repr(value))

@@ -1,4 +1,4 @@
-"""A sweep: which hyper-parameters of one configuration to search, how, and how often.
+"""A sweep: the hyper-parameters of one configuration that are searched, how, and how often.
 
 space:
   train.lr: {low: 1e-4, high: 1e-1, log: true}
@@ -13,15 +13,22 @@ from pydantic import Field
 
 from andrea.config import RunConfig, build, dotted, merge
 from andrea.schema import Frozen
-from andrea.study.question.sections import PART, Sections, run_faults
-from andrea.study.question.space import Dimension, corners
+from andrea.study.question.sections import (
+    PART,
+    ConfigFault,
+    Fault,
+    Sections,
+    find_run_faults,
+    is_related,
+)
+from andrea.study.question.space import Dimension, combinations_to_check
 from andrea.study.question.yamlspec import Where
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-COMBINATIONS = 256
-"""Combinations of values that are checked together when a file is read."""
+MAX_COMBINATIONS = 256
+"""So many combinations of values are checked when a file is read; of more only some are."""
 NOT_FOR_SPACE: Mapping[str, str] = {
     "seed": "tuning seeds are fixed; `seeds` says how many",
     "train.tokens": "trials are compared at equal tokens",
@@ -30,9 +37,7 @@ NOT_FOR_SPACE: Mapping[str, str] = {
 
 
 class TPE(Frozen):
-    """Arguments of Optuna's TPE sampler that can be chosen; what becomes of all others stands in
-    protocol.yaml.
-    """
+    """Arguments of Optuna's TPE sampler that can be chosen; protocol.yaml records all others."""
 
     n_startup_trials: int = Field(default=10, ge=1)
     """Random trials before the sampler models anything."""
@@ -73,7 +78,7 @@ class Sweep(Sections):
     def config(
         self, params: Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None
     ) -> RunConfig:
-        """The configuration of a trial (without params: of the base).
+        """Return the configuration of a trial (without params: of the base).
 
         Raises:
             UserError: all faults of the settings.
@@ -82,107 +87,97 @@ class Sweep(Sections):
         return build(RunConfig, merge(spec.settings(), params or {}), where="sweep")
 
     def cells(self) -> list[dict[str, Any]] | None:
-        """Every combination in order, the last setting changing fastest; None where a range has no
-        end of values.
+        """Return every combination in order, the last setting changing fastest; None where the
+        values of a range are not countable.
         """
-        values = [dimension.values(key) for key, dimension in self.space.items()]
-        if any(several is None for several in values):
-            return None
-        return [
-            dict(zip(self.space, cell, strict=True))
-            for cell in itertools.product(*(v or [] for v in values))
-        ]
+        values = []
+        for key, dimension in self.space.items():
+            candidates = dimension.values(key)
+            if candidates is None:
+                return None
+            values.append(candidates)
+        return [dict(zip(self.space, cell, strict=True)) for cell in itertools.product(*values)]
 
     @property
     def tpe_arguments(self) -> dict[str, Any] | None:
-        """What is handed to `optuna.samplers.TPESampler`; None: it is not the sampler."""
+        """Arguments of `optuna.samplers.TPESampler`; None where it is not the sampler."""
         return self.tpe.model_dump() if self.sampler == "tpe" else None
 
     def distributions(self) -> dict[str, "BaseDistribution"]:
-        """Optuna's distributions by dotted setting. Imports optuna."""
+        """Return Optuna's distributions by dotted setting. Imports optuna."""
         return {key: dimension.distribution(key) for key, dimension in self.space.items()}
 
-    def refused(self) -> Iterator[tuple[Where, str]]:
-        """What does not go together: where in the file, and why."""
-        for key, message in self.section_faults():
-            yield tuple(key.split(".", 1)), message
-        unfit = list(self._space_faults())
-        yield from unfit or self.grid_faults()
+    def find_conflicts(self) -> Iterator[Fault]:
+        """Yield settings that do not go together."""
+        yield from self.refused_settings()
+        yield from list(self._space_faults()) or self.grid_faults()
         fixed = dotted({"model": self.model, "train": self.train})
         for key in self.space:
             if key in fixed:
-                yield tuple(key.split(".", 1)), f"{key}: the sweep searches it; set it in one place"
+                place = tuple(key.split(".", 1))
+                yield Fault(place, f"{key}: the sweep searches it; set it in one place")
         if self.sampler != "tpe" and "tpe" in self.model_fields_set:
-            yield ("tpe",), f"tpe: has no effect with sampler {self.sampler}; drop one of the two"
+            message = f"tpe: has no effect with sampler {self.sampler}; drop one of the two"
+            yield Fault(("tpe",), message)
 
-    def _space_faults(self) -> Iterator[tuple[Where, str]]:
+    def _space_faults(self) -> Iterator[Fault]:
         for key, dimension in self.space.items():
-            why = self._not_searchable(key) or dimension.fault(key)
-            if why:
-                yield ("space", key), f"space.{key}: {why}"
+            reason = _not_searchable(key) or dimension.find_fault(key)
+            if reason:
+                yield Fault(("space", key), f"space.{key}: {reason}")
 
-    def grid_faults(self) -> Iterator[tuple[Where, str]]:
-        """What a grid lacks: an end of its values, or the number of its cells."""
+    def grid_faults(self) -> Iterator[Fault]:
+        """Yield settings that take no grid, or the number of trials that is not that of the
+        cells.
+        """
         if self.sampler != "grid":
             return
         cells = self.cells()
         if cells is None:
-            endless = [
-                key for key, dimension in self.space.items() if dimension.values(key) is None
-            ]
-            for key in endless:
-                yield ("space", key), f"space.{key}: a grid needs choices or a step"
+            for key, dimension in self.space.items():
+                if dimension.values(key) is None:
+                    yield Fault(("space", key), f"space.{key}: a grid needs choices or a step")
         elif self.trials != len(cells):
-            yield (
-                ("trials",),
-                f"trials {self.trials}: this grid has {len(cells)} cells; write trials: "
-                f"{len(cells)}",
-            )
+            count = len(cells)
+            message = f"trials {self.trials}: this grid has {count} cells; write trials: {count}"
+            yield Fault(("trials",), message)
 
-    def config_faults(self) -> Iterator[tuple[Where, Where, str]]:
-        """Faults of the configurations that the space can lead to: value in the file, setting, what
-        about it.
-        """
+    def config_faults(self) -> Iterator[ConfigFault]:
+        """Yield faults of the configurations that the space can lead to."""
         if any(self._space_faults()):
             return
         first: dict[str, Any] | None = None
-        for params in corners(self.space, COMBINATIONS):
-            first = params if first is None else first
-            for loc, message in run_faults(merge(self.settings(), params)):
-                yield self._blame(params, first, loc), loc, message
+        for params in combinations_to_check(self.space, MAX_COMBINATIONS):
+            first = first or params
+            for setting, message in find_run_faults(merge(self.settings(), params)):
+                yield ConfigFault(self._blame(params, first, setting), setting, message)
 
-    def _blame(self, params: Mapping[str, Any], first: Mapping[str, Any], loc: Where) -> Where:
-        """The value that a fault at `loc` is laid to: one of that setting or section, rather one
-        that differs.
+    def _blame(self, params: Mapping[str, Any], first: Mapping[str, Any], setting: Where) -> Where:
+        """Return the value in the file that causes a fault of `setting`: one of that setting or
+        section, preferably one that differs from the first combination.
         """
-        path = ".".join(map(str, loc))
-        own = [
-            key
-            for key in params
-            if key == path or key.startswith(f"{path}.") or path.startswith(f"{key}.")
-        ]
-        if not own:
+        candidates = [key for key in params if is_related(key, setting)]
+        if not candidates:
             return ()
-        key = next((key for key in reversed(own) if params[key] != first[key]), own[-1])
+        differing = [key for key in candidates if params[key] != first[key]]
+        key = (differing or candidates)[-1]
         choices = self.space[key].choices
         if choices is not None:
             return ("space", key, "choices", choices.index(params[key]))
         return ("space", key, "high" if params[key] == self.space[key].high else "low")
 
-    def _not_searchable(self, key: str) -> str | None:
-        if key in NOT_FOR_SPACE:
-            return NOT_FOR_SPACE[key]
-        if key.startswith("data."):
-            return "all trials read the same text"
-        return (
-            None
-            if key.startswith(("model.", "train."))
-            else "is no setting of model or train, as in train.lr"
-        )
+    def refusal(self, key: str) -> str | None:
+        """Return why the command line may not set `key`."""
+        if key in self.space:
+            return "the sweep searches it; copy the file to fix it"
+        return super().refusal(key)
 
-    def _why_not(self, key: str) -> str | None:
-        return (
-            "the sweep searches it; copy the file to fix it"
-            if key in self.space
-            else super()._why_not(key)
-        )
+
+def _not_searchable(key: str) -> str | None:
+    if key in NOT_FOR_SPACE:
+        return NOT_FOR_SPACE[key]
+    if key.startswith("data."):
+        return "all trials read the same text"
+    if key.startswith(("model.", "train.")):
+        return None
+    return "is no setting of model or train, as in train.lr"

@@ -2,7 +2,7 @@
 wrong`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,18 +13,16 @@ from andrea.config import Loader, list_faults
 from andrea.errors import UserError
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
-LARGEST = 1 << 20
-"""Bytes of a file that is read."""
-VALUES = 20_000
-"""Values of a file that are read; aliases count as often as they are used."""
+MAX_BYTES = 1 << 20
+"""A larger file is refused."""
+MAX_VALUES = 20_000
+"""A file with more values is refused; aliases count as often as they are used."""
 Where = tuple[str | int, ...]
 """Keys and indices from the root of the file to a value."""
 
 
 class Source:
-    """A YAML file: its content as plain values, where each of them stands, and the faults found so
-    far.
-    """
+    """A YAML file: its content as plain values, the line of each, and the faults so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,44 +31,42 @@ class Source:
         self._faults: list[tuple[int, str]] = []
         self._values = 0
 
-    def fault(self, where: Sequence[str | int], message: str) -> None:
-        """Note a fault of the value at `where`; the same one twice is noted once."""
-        found = (self.line(where), message)
-        if found not in self._faults:
-            self._faults.append(found)
+    def add_fault(self, where: Where, message: str) -> None:
+        """Note a fault of the value at `where`, once."""
+        fault = (self._line_of(where), message)
+        if fault not in self._faults:
+            self._faults.append(fault)
 
-    def line(self, where: Sequence[str | int]) -> int:
-        """Line of the value at `where`, or of the nearest thing around it that is in the file."""
-        at = tuple(where)
-        while at not in self._lines:
-            at = at[:-1]
-        return self._lines[at]
+    def _line_of(self, where: Where) -> int:
+        """Return the line of the value at `where`, or of the nearest one around it in the file."""
+        while where not in self._lines:
+            where = where[:-1]
+        return self._lines[where]
 
-    def has(self, where: Sequence[str | int]) -> bool:
-        """Whether the file has something there."""
-        return tuple(where) in self._lines
+    def has(self, where: Where) -> bool:
+        """Return whether the file has a value at `where`."""
+        return where in self._lines
 
-    def validate(self, schema: type[SchemaT], stand_ins: Mapping[str, Any]) -> SchemaT | None:
-        """The content as a schema, with every fault noted.
+    def validate(self, schema: type[SchemaT], placeholders: Mapping[str, Any]) -> SchemaT | None:
+        """Return the content as a schema, and note every fault.
 
-        Where it does not fit, the faulty parts are left out (`stand_ins` for those that are
-        required), so that what the rest has to say can be checked too; None where that does not
-        help.
+        Parts with a fault are left out, and `placeholders` stand for those that are required, so
+        that the rest can be checked too; None where the rest does not fit either.
         """
         try:
             return schema.model_validate(self.content)
         except ValidationError as error:
             for detail, message in zip(error.errors(), list_faults(schema, error), strict=True):
-                self.fault(detail["loc"], message)
+                self.add_fault(detail["loc"], message)
             faulty = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
         sound = {key: value for key, value in self.content.items() if key not in faulty}
         try:
-            return schema.model_validate({**stand_ins, **sound})
+            return schema.model_validate({**placeholders, **sound})
         except ValidationError:
             return None
 
     def raise_faults(self) -> None:
-        """End here if there is any fault.
+        """Raise the faults, if there are any.
 
         Raises:
             UserError: all faults in the order of the file: `file:3: …`, or `file: line 3: …` and a
@@ -88,13 +84,13 @@ class Source:
         self, node: yaml.Node, where: Where, above: frozenset[int], loader: yaml.SafeLoader
     ) -> Any:
         self._values += 1
-        if self._values > VALUES:
+        if self._values > MAX_VALUES:
             raise UserError(
-                f"{self.path}:{node.start_mark.line + 1}: too much in it: more than {VALUES:,} "
+                f"{self.path}:{node.start_mark.line + 1}: too much in it: more than {MAX_VALUES:,} "
                 "values"
             )
         if id(node) in above:
-            self.fault(where, "refers to itself")
+            self.add_fault(where, "refers to itself")
             return None
         above |= {id(node)}
         if isinstance(node, yaml.MappingNode):
@@ -108,28 +104,28 @@ class Source:
         try:
             return loader.construct_object(node, deep=True)
         except (yaml.YAMLError, ValueError) as error:
-            self.fault(where, f"cannot be read: {getattr(error, 'problem', None) or error}")
+            self.add_fault(where, f"cannot be read: {getattr(error, 'problem', None) or error}")
             return None
 
     def _read_mapping(
         self, node: yaml.MappingNode, where: Where, above: frozenset[int], loader: yaml.SafeLoader
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._lines.setdefault((*where, "?"), key_node.start_mark.line + 1)
-                self.fault((*where, "?"), "a name cannot be a list or a mapping")
+                self.add_fault((*where, "?"), "a name cannot be a list or a mapping")
                 continue
-            # A name is what is written: the arm `no` is not False and the arm `8` not a number.
+            # Names are text: the arm `no` is not False and the arm `8` not a number.
             key = key_node.value
             line = key_node.start_mark.line + 1
-            if key in found:
+            if key in values:
                 first = self._lines[(*where, key)]
                 self._faults.append((line, f"{key} is given twice; the first is on line {first}"))
                 continue
             self._lines[(*where, key)] = line
-            found[key] = self._read(value_node, (*where, key), above, loader)
-        return found
+            values[key] = self._read(value_node, (*where, key), above, loader)
+        return values
 
 
 def read(path: Path) -> Source:
@@ -140,7 +136,7 @@ def read(path: Path) -> Source:
     """
     source = Source(path)
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path}: larger than 1 MiB; that is no file of settings")
         loader = Loader(path.read_text(encoding="utf-8"))
     except OSError as error:
