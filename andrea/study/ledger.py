@@ -39,7 +39,7 @@ class Ledger:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all of the study's own runs that were recorded have been derived again."""
+        """True once all of the study's own runs that were recorded have been derived again."""
         pairs = zip(self._recorded, self._derived, strict=True)
         return all(derived or run.sequence for run, derived in pairs)
 

@@ -34,10 +34,10 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a command on a study ended."""
+    """The end of a command on a study."""
 
     complete: bool
-    """Whether everything that was planned has a result and was judged."""
+    """Everything that was planned has a result and was judged."""
     failed: list[FailedRun] = field(default_factory=list)
 
 
@@ -45,9 +45,9 @@ class Generation(NamedTuple):
     """Runs that are planned together."""
 
     phase: str
-    """What the display calls it: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
+    """Name on the display: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
     note: str
-    """Why it is trained, in a few words."""
+    """The reason, in a few words."""
     runs: Sequence[RunSpec]
 
 

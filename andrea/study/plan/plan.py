@@ -84,7 +84,7 @@ class Plan:
     """Script of the user's own variants."""
     store: RunStore | None
     asked: Extras = field(default_factory=Extras)
-    """What this command or an earlier one asks beside the question."""
+    """Controls and the like that this command or an earlier one asks for."""
 
     @property
     def question(self) -> str:

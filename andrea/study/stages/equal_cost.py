@@ -39,7 +39,7 @@ MEASURED_LATER = (
 
 @dataclass(frozen=True)
 class Costs:
-    """What training costs, of every arm."""
+    """Cost of the training of every arm."""
 
     budget: Budget
     configs: Mapping[str, RunConfig]
@@ -60,7 +60,7 @@ class Costs:
         return self.speed.ratio.get(arm) if self.speed else None
 
     def ratio(self, arm: str) -> float | None:
-        """Return what an arm's training costs over what the baseline's costs; None where its speed
+        """Return the cost of an arm's training over that of the baseline's; None where its speed
         is not known.
         """
         arm_config, base_config = self.configs[arm], self.configs[self.baseline]

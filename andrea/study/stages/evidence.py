@@ -33,12 +33,12 @@ class Evidence:
 
     @cached_property
     def extras(self) -> Extras:
-        """What is asked beside the question."""
+        """Controls, a confirmation and equal budgets, as far as asked for."""
         return self.study.folder.load_extras()
 
     @cached_property
     def speed(self) -> StudySpeed | None:
-        """How fast the arms train here, where that was measured."""
+        """Speed of the arms on this machine, where it was measured."""
         return self.study.folder.load_speed()
 
     @property

@@ -26,7 +26,7 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a stage is going to train."""
+    """The runs that a stage is going to train."""
 
     name: str
     certain: list[Training]
@@ -54,7 +54,7 @@ class Forecast:
 
 
 class Question(NamedTuple):
-    """What stages need to know of a study that is not frozen yet."""
+    """A study that is not frozen yet, as far as stages need it."""
 
     configs: Mapping[str, RunConfig]
     """By arm, the baseline first."""
