@@ -19,8 +19,8 @@ from andrea.records.verdict import StudyVerdict
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.plan.frozen import FrozenStudy
-from andrea.study.stages import tune
 from andrea.study.stages.evidence import Evidence
+from andrea.study.stages.tune import Tune, decide
 from andrea.study.stages.verdict import judge_study
 
 HERE = Path(__file__).parent
@@ -219,9 +219,9 @@ def judge_again(folder: StudyFolder, store: RunStore) -> StudyVerdict:
     study, runs = FrozenStudy(folder, store), folder.load_runs()
     found = {run.run_id: store.load_result(run.run_id) for run in runs}
     results = {run_id: result for run_id, result in found.items() if result is not None}
-    decision = tune.decide(study, runs, results)
-    choices = tune.choose(decision, study.arms, runs, results)
-    return judge_study(Evidence(study, runs, results, choices, decision.generation))
+    tuned = Evidence(study, runs, results)
+    choices = Tune().conclude(tuned)
+    return judge_study(Evidence(study, runs, results, choices, decide(tuned).generation))
 
 
 def test_judging_the_stored_runs_again_gives_what_is_stored(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A whole study on a training that takes no time: what is planned, found, tuned, judged."""
 
 import json
+import random
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -9,7 +10,11 @@ import stored
 import study_fakes as fakes
 from study_fakes import Impatient, Watch, go, make_study, misbehave, outcome, trainings, verdict
 
+from andrea.execution.executors import InlineExecutor
+from andrea.records.extras import Extras
+from andrea.records.job import JobEnd
 from andrea.store.files import read_json, write_json
+from andrea.study.controller import run_study
 from andrea.verdict.judgement import METHOD
 from andrea.verdict.seeds import replication_seed, tuning_seed
 
@@ -198,3 +203,43 @@ def test_everything_in_a_study_folder_is_json_without_nan(tmp_path):
     for name in ("choices.json", "verdict.json"):
         json.loads((folder.path / name).read_text(), parse_constant=lambda word: pytest.fail(word))
     assert read_json(folder.path / "verdict.json")["baseline"]["n"] == 3
+
+
+class ManySlots(InlineExecutor):
+    """Eight slots, in which jobs end in the order of a seed; without one, as they started."""
+
+    slots = 8
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(fakes.RUN)
+        self._random = random.Random(seed) if seed is not None else None
+
+    def wait(self, timeout: float) -> list[JobEnd]:
+        if self._random is not None:
+            self._random.shuffle(self._jobs)
+        return super().wait(timeout)
+
+
+def with_extras(root, executor, *observers):
+    """A study of three arms with controls and an equal budget on an executor."""
+    arms = ("gelu_tanh", "relu", "swiglu")
+    folder, store = make_study(root, arms=arms, train={"train.tokens": 81920})
+    extras = Extras(controls=True, equal=["flops"])
+    assert run_study(folder, store, executor, observers, extras).complete
+    assert len(trainings(root)) == len(set(trainings(root)))
+    return folder
+
+
+def test_idle_slots_take_replicates_before_tuning_has_ended(tmp_path):
+    watch = Watch()
+    folder = with_extras(tmp_path, ManySlots(), watch)
+    position = watch.events.index(("phase", "replicate"))
+    started_before = {run_id for kind, run_id in watch.events[:position] if kind == "started"}
+    replicates = {run["run_id"] for run in stored.planned(folder) if run["phase"] == "replicate"}
+    assert started_before & replicates
+
+
+def test_neither_slots_nor_the_order_in_which_runs_end_change_a_number(tmp_path):
+    one = outcome(with_extras(tmp_path / "one", InlineExecutor(fakes.RUN)))
+    for seed in (None, 0, 1, 2):
+        assert outcome(with_extras(tmp_path / f"many {seed}", ManySlots(seed))) == one

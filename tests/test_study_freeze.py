@@ -19,6 +19,7 @@ from andrea.study.plan.plan import Request
 from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.sweep import Sweep
+from andrea.study.stages.stage import Forecast, Training
 
 
 def ablation(text, **more):
@@ -245,13 +246,15 @@ def test_a_users_own_variants_are_copied_into_the_study_and_name_it(tiny_text, s
 
 def test_an_estimate_counts_rounds_of_slots_and_leaves_out_what_is_done(tiny_text, store):
     arms = ["a", "b"]
-    fresh = estimate.stretches(arms, trials=7, seeds=5, done={})
+    one_each = [Training("a", 100), Training("b", 100)]
+    forecasts = [Forecast(name, one_each * n) for name, n in zip("gmr", (5, 2, 5), strict=True)]
+    fresh = estimate.stretches(arms, forecasts, done={})
     assert [sum(s.runs.values()) for s in fresh] == [10, 4, 10]
     per_run = {"a": 10.0, "b": 20.0}
     assert estimate.seconds(fresh, per_run, 1) == 360
     assert estimate.seconds(fresh, per_run, 2) == 180
     assert estimate.seconds(fresh, per_run, 4) == 15 * (3 + 1 + 3)
-    half = estimate.stretches(arms, trials=7, seeds=5, done={"a": 12, "b": 6})
+    half = estimate.stretches(arms, forecasts, done={"a": 12, "b": 6})
     assert [s.runs for s in half] == [{"a": 0, "b": 0}, {"a": 0, "b": 1}, {"a": 0, "b": 5}]
     assert estimate.seconds(half, per_run, 2) == 20 + 3 * 20
     planned = make_plan(ask(ablation(tiny_text)), store)

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
@@ -17,12 +16,13 @@ from wandb_live import QUICK
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
 
 from andrea.errors import StudyError, UserError
+from andrea.records.run import RunSpec
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import alone
-from andrea.tracking.subject import Destination
+from andrea.tracking.published import hold_mirror
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
@@ -34,14 +34,14 @@ class Told:
     """
 
     folder: StudyFolder
-    planned: dict[str, dict[str, Any]]
+    planned: dict[str, RunSpec]
     runs: dict[str, OfflineRun]
     lines: list[str]
     asked_the_network: bool
 
     def run(self, name: str) -> OfflineRun:
         """What was read back of a planned run."""
-        return self.runs[f"{self.planned[name]['run_id'][:12]}-012345"]
+        return self.runs[f"{self.planned[name].run_id[:12]}-012345"]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     planned = {"pre": finished(store, folder, "pre", 1), "post": finished(store, folder, "post", 1)}
     planned |= {"diverged": plan(folder, "post", 2), "unread": finished(store, folder, "pre", 2)}
     train(store, planned["diverged"], diverging_curve(), outcome="diverged", loss=None)
-    metrics = store.folder(planned["unread"]["run_id"]) / "metrics.jsonl"
+    metrics = store.folder(planned["unread"].run_id) / "metrics.jsonl"
     metrics.unlink()
     metrics.mkdir()
     planned["unfinished"] = plan(folder, "post", 3)
@@ -102,7 +102,7 @@ def wait_until_gone(pids: list[str]) -> None:
 
 def test_a_study_read_back_from_wandbs_own_files_is_the_study(told: Told) -> None:
     assert set(told.runs) == {
-        f"{told.planned[name]['run_id'][:12]}-012345" for name in ("pre", "post", "diverged")
+        f"{told.planned[name].run_id[:12]}-012345" for name in ("pre", "post", "diverged")
     }
     run = told.run("post")
     assert (run.project, run.group, run.job_type) == ("andrea", told.folder.path.name, "replicate")
@@ -146,7 +146,7 @@ def test_offline_asks_nothing_of_the_network(told: Told) -> None:
 
 def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(told: Told) -> None:
     [line] = told.lines
-    assert told.planned["unread"]["run_id"][:12] in line
+    assert told.planned["unread"].run_id[:12] in line
     path = told.folder.path
     assert f"`andrea sync {path.name} --runs {path.parents[1]}` tries again" in line
     log = (told.folder.path / "wandb" / "mirror.log").read_text()
@@ -236,10 +236,10 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import mirror as mirrors
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.subject import Destination
+from andrea.tracking.destination import Destination
 
 def begin(command, popen=mirrors.subprocess.Popen, **how):
-    # A mirror that stands back behind nobody: on a busy machine it would not come far.
+    # A mirror at its full priority: on a busy machine another would not come far.
     return popen([sys.executable, "-P", "-c", sys.argv[3], command[-1]], **how)
 
 mirrors.subprocess.Popen = begin
@@ -294,7 +294,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
     finished(store, folder, "pre", 1)
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
-    with alone(folder, wait_s=0):  # another mirror holds the study
+    with hold_mirror(folder, wait_s=0):  # another mirror holds the study
         mirror.on_run_finished(RUN, RESULT, reused=False)
         mirror.close(wait_s=0.5)
     assert len(lines) == 1
@@ -305,9 +305,9 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
 def test_a_second_sync_of_a_study_is_refused_by_name(store: RunStore) -> None:
     folder = make_study(store)
     with (
-        alone(folder, wait_s=0),
+        hold_mirror(folder, wait_s=0),
         pytest.raises(UserError, match="being mirrored"),
-        alone(folder, wait_s=0),
+        hold_mirror(folder, wait_s=0),
     ):
         pass
 

@@ -27,7 +27,7 @@ from andrea.study.plan.resolve import make_plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.sweep import Sweep
 from andrea.study.session import Summary
-from andrea.tracking.subject import missing_key
+from andrea.tracking.destination import missing_key
 
 
 class PlannedStudy(NamedTuple):

@@ -32,7 +32,7 @@ Upcoming = Callable[[Mapping[str, RunResult]], Iterable[RunSpec]]
 
 @dataclass
 class Batch:
-    """What became of a set of runs."""
+    """The outcome of a set of runs."""
 
     results: dict[str, RunResult] = field(default_factory=dict)
     """By run_id."""

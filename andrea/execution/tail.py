@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from andrea.records.run import MetricRecord
-from andrea.store.files import record_of
+from andrea.store.files import parse_record
 from andrea.store.runs import RunStore
 
 
@@ -36,5 +36,5 @@ class Tail:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        records = (MetricRecord.from_json(record_of(line), path) for line in whole.splitlines())
+        records = (MetricRecord.from_json(parse_record(line), path) for line in whole.splitlines())
         return [record for record in records if record is not None]

@@ -36,7 +36,7 @@ class AskedLevel(Record):
 
 
 class MatchRule(Record):
-    """What the arms have in common in size or cost."""
+    """The common size or cost of the arms."""
 
     on: Literal["params", "flops", "none"] = "none"
     tolerance: float = 0.0

@@ -19,8 +19,8 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` in one step when the block ends well, and is gone
-    when it does not.
+    """Open a new file that replaces `path` in one step when the block ends, and is removed when it
+    raises.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -40,7 +40,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, remedy: str = "delete it and give the command again") -> Any:
-    """The JSON in a file, or None where there is no file.
+    """Return the JSON in a file; None where there is no file.
 
     Raises:
         StudyError: the file is damaged; says which, how, and the remedy.
@@ -54,29 +54,31 @@ def read_json(path: Path, remedy: str = "delete it and give the command again") 
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is no file or it is damaged: for what can be made
-    again.
+    """Return the JSON object in a file; None where there is no file or it is damaged. For
+    files that can be made again.
     """
     try:
-        found = read_json(path)
+        values = read_json(path)
     except StudyError:
         return None
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 def read_lines(path: Path, needed: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file. A torn last line (a kill in the middle of a write) is
-    dropped, a damaged one in the middle, or one that lacks a needed key, is skipped with a warning.
+    """Return the records of a JSON-lines file.
+
+    A torn last line, which a kill in the middle of a write leaves, is dropped. Any other damaged
+    line, or one that lacks a needed key, is skipped with a warning.
     """
-    every = [record_of(line, needed) for line in _whole_lines(path) if line.strip()]
-    good = [record for record in every if record is not None]
-    if len(good) < len(every):
-        warn(f"{path}: damaged lines skipped: {len(every) - len(good)}")
-    return good
+    lines = [line for line in _whole_lines(path) if line.strip()]
+    records = [record for line in lines if (record := parse_record(line, needed)) is not None]
+    if len(records) < len(lines):
+        warn(f"{path}: damaged lines skipped: {len(lines) - len(records)}")
+    return records
 
 
-def record_of(line: bytes, needed: Collection[str] = ()) -> dict[str, Any] | None:
-    """The record in a line, or None where it is damaged or lacks a needed key."""
+def parse_record(line: bytes, needed: Collection[str] = ()) -> dict[str, Any] | None:
+    """Return the record in a line; None where it is damaged or lacks a needed key."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -85,12 +87,12 @@ def record_of(line: bytes, needed: Collection[str] = ()) -> dict[str, Any] | Non
 
 
 def cut_damaged_lines(path: Path, needed: Collection[str] = ()) -> int | None:
-    """Cut a JSON-lines file before its first damaged line, atomically; returns that line's number,
-    from 1, or None.
+    """Cut a JSON-lines file before its first damaged line, atomically, and return that line's
+    number, from 1; None where no line is damaged.
     """
     lines = _whole_lines(path)
     for number, line in enumerate(lines):
-        if line.strip() and record_of(line, needed) is None:
+        if line.strip() and parse_record(line, needed) is None:
             write_atomic(path, b"".join(lines[:number]))
             return number + 1
     return None
@@ -122,7 +124,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Truncate a file of lines at its last newline; returns the size in bytes that is left."""
+    """Truncate a file of lines at its last newline, and return its new size in bytes."""
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         start = size
@@ -144,7 +146,7 @@ def locked(path: Path, *, wait: bool = True, make_folder: bool = False) -> Itera
     """Hold an exclusive lock on `path`, which the kernel frees when this process ends, however it
     ends.
 
-    Whoever holds it may remove the file; who waited for it then locks the new one.
+    The holder may remove the file; a waiting process then locks the new one.
 
     Raises:
         BlockingIOError: `wait` is false and another process holds it.
@@ -160,8 +162,8 @@ def locked(path: Path, *, wait: bool = True, make_folder: bool = False) -> Itera
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds `locked(path)`. Writes nothing, but keeps `wait=False` out for the
-    moment of the look.
+    """Return whether a process holds `locked(path)`. Writes nothing, but a `wait=False` at that
+    very moment fails.
     """
     try:
         with path.open("rb") as file:

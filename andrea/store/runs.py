@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from andrea.errors import AndreaError, UserError, warn
 from andrea.records.base import Record
-from andrea.records.run import Environment, Failure, RunResult, RunSettings
+from andrea.records.run import Environment, Failure, MetricRecord, RunResult, RunSettings
 from andrea.store import leases
 from andrea.store.files import locked, read_lines, read_mapping, write_json
 from andrea.store.leases import Lease
@@ -44,7 +44,7 @@ class RunStore:
         self.root = root.absolute()
         self.marker = self.root / "store.json"
         self.created = False
-        """Whether this object made the store."""
+        """True if this object made the store."""
         try:
             if self._is_marked() or not create:
                 return
@@ -89,7 +89,7 @@ class RunStore:
         return True
 
     def folder(self, run_id: str) -> Path:
-        """Where the finished run lies or will lie."""
+        """Return the folder of the run once it is finished."""
         return self.root / "runs" / run_id[:2] / run_id
 
     def ids(self, prefix: str = "") -> list[str]:
@@ -124,6 +124,12 @@ class RunStore:
         """Return the records written so far, oldest first, without damaged and torn lines."""
         current = self.current(run_id)
         return read_lines(current / "metrics.jsonl") if current else []
+
+    def load_metrics(self, run_id: str) -> list[MetricRecord]:
+        """Return the records written so far, oldest first, without damaged and torn lines."""
+        where = f"metrics.jsonl of run {run_id[:12]}"
+        records = (MetricRecord.from_json(line, where) for line in self.metrics(run_id))
+        return [record for record in records if record is not None]
 
     def load_result(self, run_id: str) -> RunResult | None:
         """Return the result of a finished run, or None.
@@ -215,7 +221,9 @@ class Claim:
                     f"run {run_id[:12]} is being trained by process {holder.pid} on {holder.host}"
                 )
             self._mine.write(self._path)
-        self._heart = threading.Thread(target=self._beat, daemon=True, name=f"lease-{run_id[:6]}")
+        self._heart = threading.Thread(
+            target=self._keep_alive, daemon=True, name=f"lease-{run_id[:6]}"
+        )
         try:
             self._recover()
             self._heart.start()
@@ -229,26 +237,24 @@ class Claim:
         """
         folder = self._store.folder(self.run_id)
         # Nobody else writes such names while the lease is ours.
-        for rubbish in folder.parent.glob(f".{self.run_id}.*"):
-            _remove(rubbish)
+        for leftover in folder.parent.glob(f".{self.run_id}.*"):
+            _remove(leftover)
         if folder.is_dir() and _read_result(folder) is None:
-            folder.rename(self._next())
+            folder.rename(self._next_attempt())
         for attempt in self._store.attempts(self.run_id):
             if _read_result(attempt) and not folder.exists():
                 attempt.rename(folder)
             elif folder.exists():
                 _remove(attempt)
 
-    def _next(self) -> Path:
-        """The name of the next attempt."""
+    def _next_attempt(self) -> Path:
+        """Return the folder of the next attempt."""
         earlier = self._store.attempts(self.run_id)
         number = int(earlier[-1].suffix[1:]) + 1 if earlier else 1
         return self._store.folder(self.run_id).with_name(f"{self.run_id}.{number}")
 
-    def _beat(self) -> None:
-        """Show that the holder lives, until the lease is given back or somebody else has taken it
-        for dead.
-        """
+    def _keep_alive(self) -> None:
+        """Touch the lease now and then, until it is given back or another process has taken it."""
         while not self._stop.wait(leases.HEARTBEAT_S):
             with contextlib.suppress(OSError), locked(self._lock):
                 if Lease.read(self._path) != self._mine:
@@ -262,7 +268,7 @@ class Claim:
         The metrics are as the last attempt left them: whoever loads the checkpoint truncates them
         to its offset.
         """
-        earlier, final = self._store.attempts(self.run_id), self._next()
+        earlier, final = self._store.attempts(self.run_id), self._next_attempt()
         fresh = final.with_name(f".{final.name}.new")
         _remove(fresh)
         fresh.mkdir(parents=True)
@@ -316,7 +322,7 @@ class Claim:
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:
-    """The valid result in the folder of a run or attempt, or None."""
+    """Return the valid result in the folder of a run or attempt, or None."""
     return read_mapping(folder / "result.json") or None
 
 

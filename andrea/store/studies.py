@@ -156,8 +156,8 @@ class StudyFolder:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was planned has a result and was judged (a sweep: its best config
-        chosen), all that was asked beside the question included.
+        """True once everything that was planned has a result and was judged (a sweep: its best
+        config chosen), all that was asked beside the question included.
         """
         if self.load_info().kind == "sweep":
             best = self.load_best()
@@ -275,7 +275,7 @@ class StudyFolder:
 
     @property
     def live(self) -> bool:
-        """Whether a controller runs this study now."""
+        """True while a controller runs this study."""
         return is_locked(self.path / "lock")
 
 

@@ -1,4 +1,4 @@
-"""The one process that owns a study: plans runs, has them trained, and writes what came out.
+"""The one process that owns a study: plans runs, has them trained, and writes the conclusions.
 
 Everything is derived from the protocol and the store, stage by stage, each planned from finished
 results alone. So neither slots nor kills change a number, and to resume is to derive everything
@@ -8,7 +8,7 @@ once more.
 from collections.abc import Iterator, Mapping, Sequence
 
 from andrea.errors import StudyError, UserError, disk_full
-from andrea.execution.dispatch import Upcoming, disk_message
+from andrea.execution.dispatch import disk_message
 from andrea.execution.executors import Executor
 from andrea.records.events import Observer, Observers
 from andrea.records.extras import Extras
@@ -18,16 +18,14 @@ from andrea.store.studies import StudyFolder
 from andrea.study.ledger import Replanned
 from andrea.study.optuna_journal import JournalTrial, score_attributes
 from andrea.study.session import Session, Summary
-from andrea.study.stages import tune
 from andrea.study.stages.controls import positive_control_tokens
-from andrea.study.stages.evidence import Evidence
 from andrea.study.stages.replicate import Replicate
-from andrea.study.stages.search import search
-from andrea.study.stages.sequence import stages_after_tuning
+from andrea.study.stages.search import Search
+from andrea.study.stages.sequence import ablation_stages
 from andrea.study.stages.stage import Stage
+from andrea.study.stages.tune import Tune, decide, settled_rates
 from andrea.study.stages.verdict import judge_study
 from andrea.verdict.judgement import METHOD
-from andrea.verdict.tuning import Decision
 
 
 def run_study(
@@ -56,7 +54,7 @@ def run_study(
             session = Session(folder, store, executor, watch)
             session.study.require_data()
             if session.study.kind == "sweep":
-                return search(session)
+                return _run_sweep(session)
             _remember_extras(session, extras or Extras())
             return _run_ablation(session)
         except Replanned:
@@ -100,85 +98,72 @@ def _remember_extras(session: Session, extras: Extras) -> None:
     session.folder.save_extras(wanted)
 
 
+def _run_sweep(session: Session) -> Summary:
+    search = Search(session)
+    session.update_journal = search.update_journal
+    _train_stage(session, search)
+    if not session.failed:
+        session.folder.save_best(search.conclude())
+    return session.summary(complete=True)
+
+
 def _run_ablation(session: Session) -> Summary:
-    """Tune every arm alike, then run the stages, then judge.
+    """Tune every arm alike, then run the other stages, then judge.
 
     An arm of which a tuning run fails at every try gets no rate, and the others go on without it.
     What is planned without it is provisional: the next command tries again and, if it then works,
     plans as if it had never failed.
     """
     session.update_journal = _update_journal
-    stages = stages_after_tuning(session.watch.on_message)
-    decision = _tune(session, stages)
-    choices = tune.choose(decision, session.study.arms, session.ledger.runs, session.results)
-    session.folder.save_choices(choices)
-
-    def gather() -> Evidence:
-        runs, results = session.ledger.runs, session.results
-        return Evidence(session.study, runs, results, choices, decision.generation)
-
     before = session.folder.load_verdict()
-    if gather().has_rate(str(session.study.baseline)):
-        for position, stage in enumerate(stages):
-            while generation := stage.next_runs(gather()):
-                upcoming = _upcoming(session, stages[position + 1 :], gather())
-                session.train(generation, upcoming)
-            if isinstance(stage, Replicate) and gather().extras:
-                _save_early_verdict(session, gather(), before is None or before.method != METHOD)
-    verdict = judge_study(gather())
+    is_outdated = before is None or before.method != METHOD
+    stages = ablation_stages(session.watch.on_message)
+    for position, stage in enumerate(stages):
+        _train_stage(session, stage, stages[position + 1 :])
+        if isinstance(stage, Tune):
+            _settle_rates(session, stage)
+            if not session.evidence().has_rate(str(session.study.baseline)):
+                break
+        if isinstance(stage, Replicate) and session.evidence().extras:
+            _save_early_verdict(session, is_outdated)
+    verdict = judge_study(session.evidence())
     session.folder.save_verdict(verdict)
-    if verdict.exploratory and not session.study.resolved.exploratory:
-        session.folder.save_resolved(
-            session.study.resolved.model_copy(update={"exploratory": True})
-        )
+    resolved = session.study.resolved
+    if verdict.exploratory and not resolved.exploratory:
+        session.folder.save_resolved(resolved.model_copy(update={"exploratory": True}))
     return session.summary(complete=verdict.complete)
 
 
-def _tune(session: Session, stages: Sequence[Stage]) -> Decision:
-    """Train generations of tuning runs until every arm has its learning rate, or has none."""
-    study = session.study
-    while True:
-        runs = session.ledger.runs
-        decision = tune.decide(study, runs, session.results, session.untuned)
-        if decision.phase == "done":
-            return decision
-        tuned = [run for run in runs if run.phase == "tune"]
-        generation = tune.plan_generation(study, decision, tuned)
-        planned = [*tuned, *generation.runs]
-
-        def upcoming(
-            results: Mapping[str, RunResult], planned: Sequence[RunSpec] = planned
-        ) -> Iterator[RunSpec]:
-            known = {**session.results, **results}
-            current = tune.decide(study, planned, known, session.untuned)
-            rates = dict(tune.settled_rates(study, current, planned, known))
-            for stage in stages if rates else ():
-                yield from stage.early_runs(study, rates, current.generation + 1)
-
-        session.train(generation, upcoming)
-
-
-def _upcoming(session: Session, stages: Sequence[Stage], evidence: Evidence) -> Upcoming:
-    """Return the runs of later stages that no result can change any more."""
-    rates = {arm: choice.lr for arm, choice in evidence.choices.items() if choice.lr}
+def _train_stage(session: Session, stage: Stage | Search, later: Sequence[Stage] = ()) -> None:
+    """Train all runs of a stage; slots that would be idle take runs of later stages that no result
+    can change any more.
+    """
 
     def upcoming(results: Mapping[str, RunResult]) -> Iterator[RunSpec]:
-        for stage in stages:
-            yield from stage.early_runs(session.study, rates, evidence.generation)
+        rates, generation = settled_rates(session.evidence(results))
+        for later_stage in later if rates else ():
+            yield from later_stage.early_runs(session.study, rates, generation)
 
-    return upcoming
+    while generation := stage.next_runs(session.evidence()):
+        session.train(generation, upcoming if later else None)
 
 
-def _save_early_verdict(session: Session, evidence: Evidence, is_outdated: bool) -> None:
+def _settle_rates(session: Session, stage: Tune) -> None:
+    """Write choices.json once tuning has ended."""
+    evidence = session.evidence()
+    session.generation = decide(evidence).generation
+    session.choices = stage.conclude(evidence)
+    session.folder.save_choices(session.choices)
+
+
+def _save_early_verdict(session: Session, is_outdated: bool) -> None:
     """Write the verdict as it is before the extras are trained, so that it can be read meanwhile.
 
     A study that is complete stays so while its command, given again, checks whether it is.
     """
-    if session.folder.complete and not is_outdated:
-        return
-    runs, results = session.known_runs()
-    known = Evidence(evidence.study, runs, results, evidence.choices, evidence.generation)
-    session.folder.save_verdict(judge_study(known).model_copy(update={"complete": False}))
+    if is_outdated or not session.folder.complete:
+        verdict = judge_study(session.evidence_with_waiting())
+        session.folder.save_verdict(verdict.model_copy(update={"complete": False}))
 
 
 def _update_journal(session: Session) -> None:

@@ -39,7 +39,7 @@ class Ledger:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all of the study's own runs that were recorded have been derived again."""
+        """True once all of the study's own runs that were recorded have been derived again."""
         pairs = zip(self._recorded, self._derived, strict=True)
         return all(derived or run.sequence for run, derived in pairs)
 
@@ -49,10 +49,6 @@ class Ledger:
         """
         own = [run for run in self._recorded if not run.sequence]
         return own[number] if number < len(own) else None
-
-    def beside(self, phase: str, why: str) -> list[RunSpec]:
-        """Return what earlier commands recorded of one thing that is trained beside the study."""
-        return [run for run in self._recorded if (run.phase, run.why) == (phase, why)]
 
     @property
     def waiting(self) -> list[RunSpec]:

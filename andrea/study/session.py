@@ -1,8 +1,8 @@
-"""What both kinds of study work with: the frozen study, its ledger and journal, the results so far,
-and how the command ended.
+"""One command's work on a study of either kind: its ledger and journal, the results so far, and how
+the command ended.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,11 +10,13 @@ from andrea.execution.dispatch import Batch, Dispatcher, Upcoming
 from andrea.execution.executors import Executor
 from andrea.records.events import Observer
 from andrea.records.run import RunResult, RunSpec
+from andrea.records.study import Choice
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.study.ledger import Ledger
 from andrea.study.optuna_journal import Journal
 from andrea.study.plan.frozen import FrozenStudy
+from andrea.study.stages.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a command on a study ended."""
+    """The end of a command on a study."""
 
     complete: bool
-    """Whether everything that was planned has a result and was judged."""
+    """Everything that was planned has a result and was judged."""
     failed: list[FailedRun] = field(default_factory=list)
 
 
@@ -43,9 +45,9 @@ class Generation(NamedTuple):
     """Runs that are planned together."""
 
     phase: str
-    """What the display calls it: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
+    """Name on the display: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
     note: str
-    """Why it is trained, in a few words."""
+    """The reason, in a few words."""
     runs: Sequence[RunSpec]
 
 
@@ -61,6 +63,10 @@ class Session:
         self.journal = Journal(folder, watch)
         self.results: dict[str, RunResult] = {}
         """By run_id."""
+        self.choices: dict[str, Choice] = {}
+        """By arm; empty before tuning has ended."""
+        self.generation = 0
+        """Number of the generation that follows tuning."""
         self.failed: dict[str, str] = {}
         """Reason by run_id, of runs that failed at every try of this command."""
         self.update_journal: Callable[[Session], None] = lambda session: None
@@ -85,9 +91,18 @@ class Session:
             self.update_journal(self)
         return batch
 
-    def known_runs(self) -> tuple[list[RunSpec], dict[str, RunResult]]:
-        """Return planned runs and their results so far, with those that earlier commands trained
-        beside the study and this one will come to.
+    def evidence(self, results: Mapping[str, RunResult] | None = None) -> Evidence:
+        """Return the runs planned so far and their results.
+
+        Args:
+            results: of runs that have ended meanwhile.
+        """
+        known = {**self.results, **(results or {})}
+        return self._evidence(self.ledger.runs, known)
+
+    def evidence_with_waiting(self) -> Evidence:
+        """Return the evidence with the runs that earlier commands trained beside the study and this
+        one will come to.
         """
         waiting = self.ledger.waiting
         results = dict(self.results)
@@ -95,7 +110,12 @@ class Session:
             result = self.study.store.load_result(run.run_id)
             if result is not None:
                 results[run.run_id] = result
-        return [*self.ledger.runs, *waiting], results
+        return self._evidence([*self.ledger.runs, *waiting], results)
+
+    def _evidence(self, runs: Sequence[RunSpec], results: Mapping[str, RunResult]) -> Evidence:
+        return Evidence(
+            self.study, runs, results, self.choices, self.generation, untuned=self.untuned
+        )
 
     @property
     def untuned(self) -> list[str]:

@@ -17,8 +17,8 @@ import wandb_workspaces.workspaces as workspaces
 from wandb_workspaces import expr
 
 from andrea.store.studies import StudyFolder
-from andrea.tracking.projection import LAYER_METRICS, short
-from andrea.tracking.subject import Destination
+from andrea.tracking.destination import Destination
+from andrea.tracking.projection import LAYER_METRICS, short_name
 
 wr: Any = panels  # they export by import alone, which a type checker does not count
 ws: Any = workspaces
@@ -34,7 +34,7 @@ def workspace(folder: StudyFolder, project: str, entity: str = "") -> Any:
         entity=entity,
         project=project,
         name=folder.path.name.replace("+", "-"),  # which wandb-workspaces takes for an emoji
-        sections=_sweep(folder) if folder.about.get("kind") == "sweep" else _ablation(folder),
+        sections=_sweep(folder) if folder.load_info().kind == "sweep" else _ablation(folder),
         settings=ws.WorkspaceSettings(x_axis="tokens", max_runs=MOST_RUNS, smoothing_type="none"),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Metric("Group") == folder.path.name),
@@ -54,13 +54,13 @@ def workspace(folder: StudyFolder, project: str, entity: str = "") -> Any:
     return built
 
 
-def as_json(folder: StudyFolder, to: Destination) -> dict[str, Any]:
+def workspace_json(folder: StudyFolder, to: Destination) -> dict[str, Any]:
     """What `save` sends, without a network; the entity is empty unless somebody named one."""
     spec: dict[str, Any] = workspace(folder, to.project, to.entity)._spec
     return spec
 
 
-def save(folder: StudyFolder, to: Destination) -> str:
+def save_workspace(folder: StudyFolder, to: Destination) -> str:
     """Save the workspace, or update the one that was saved before; returns its address.
 
     A view is found again by its name in the address, which follows from the study: saved from two
@@ -85,8 +85,9 @@ def _name(*parts: str) -> str:
 
 
 def _ablation(folder: StudyFolder) -> list[Any]:
-    tables = ["effects"] if folder.protocol().get("factors") else []
-    verdicts = [_markdown(folder), _table("verdicts"), *map(_table, tables)]
+    verdicts = [_markdown(folder), _table("verdicts")]
+    if folder.load_question().factors:
+        verdicts.append(_table("effects"))
     losses = [
         _curve(
             "Loss on the verdict part by arm, mean and standard deviation over seeds", ["eval/loss"]
@@ -107,7 +108,7 @@ def _ablation(folder: StudyFolder) -> list[Any]:
 
 
 def _sweep(folder: StudyFolder) -> list[Any]:
-    names = [short(key) for key in folder.protocol().get("space") or {}]
+    names = [short_name(key) for key in folder.load_question().space]
     columns = [
         wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in names
     ]
@@ -181,19 +182,16 @@ def _section(name: str, panels: Sequence[Any]) -> Any:
 
 
 def _markdown(folder: StudyFolder) -> Any:
-    """What was asked, and where the numbers come from."""
-    asked = [
-        str(folder.protocol()[key])
-        for key in ("question", "hypothesis")
-        if folder.protocol().get(key)
-    ]
-    origin = (
+    """Return the panel with the question, and with where the numbers come from."""
+    question = folder.load_question()
+    paragraphs = [
+        f"**{folder.load_info().name}**",
+        question.question,
+        question.hypothesis,
         f"Written by `andrea sync {folder.path.name}` from the run store; the next one replaces "
-        "this view."
-    )
-    return wr.MarkdownPanel(
-        markdown="\n\n".join([f"**{folder.about.get('name')}**", *asked, origin])
-    )
+        "this view.",
+    ]
+    return wr.MarkdownPanel(markdown="\n\n".join(filter(None, paragraphs)))
 
 
 def _table(key: str) -> Any:

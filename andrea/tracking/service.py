@@ -10,7 +10,7 @@ from pathlib import Path
 import wandb
 
 from andrea.store.processes import children
-from andrea.tracking.subject import WandbMode
+from andrea.tracking.destination import WandbMode
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
@@ -64,8 +64,8 @@ def _teardown(exit_code: int) -> None:
         wandb.teardown(exit_code=exit_code)
 
 
-def seconds(variable: str, default: float) -> float:
-    """What WANDB_<variable> says, where it is a number."""
+def timeout_s(variable: str, default: float) -> float:
+    """Return the seconds of WANDB_<variable>, where it is a number."""
     try:
         return float(os.environ[f"WANDB_{variable}"])
     except (KeyError, ValueError):
@@ -78,17 +78,20 @@ def _stop_nothing() -> None:
     """
 
 
-def settings(mode: WandbMode) -> wandb.Settings:
-    """What a run is opened with."""
+def run_settings(mode: WandbMode) -> wandb.Settings:
+    """Return the settings that a run is opened with."""
     online = mode == "online"
+    init_s, finish_s = INIT_TIMEOUT_S, FINISH_TIMEOUT_S
+    if not online:
+        init_s = finish_s = OFFLINE_TIMEOUT_S
     return wandb.Settings(
         mode=mode,
         silent=True,
         console="off",
         disable_git=True,
         disable_code=True,
-        init_timeout=seconds("INIT_TIMEOUT", INIT_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
-        finish_timeout=seconds("FINISH_TIMEOUT", FINISH_TIMEOUT_S if online else OFFLINE_TIMEOUT_S),
+        init_timeout=timeout_s("INIT_TIMEOUT", init_s),
+        finish_timeout=timeout_s("FINISH_TIMEOUT", finish_s),
         finish_timeout_raises=True,
         x_disable_stats=True,
         x_disable_machine_info=True,
@@ -100,16 +103,15 @@ def settings(mode: WandbMode) -> wandb.Settings:
 
 
 @contextlib.contextmanager
-def environment() -> Iterator[None]:
-    """wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all
-    runs into one.
+def wandb_environment() -> Iterator[None]:
+    """Keep wandb silent, and from it the variables that describe one run.
 
-    It says nothing itself: what the user should know, the writer says.
+    wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs
+    into one.
     """
-    before, loud = dict(os.environ), logging.raiseExceptions
-    logging.raiseExceptions = (
-        False  # a log of wandb's that a full disk does not take is no page of traceback
-    )
+    before, raises = dict(os.environ), logging.raiseExceptions
+    # A full disk takes no log of wandb's either, which would print a page of traceback.
+    logging.raiseExceptions = False
     for part in OF_ANOTHER_RUN:
         os.environ.pop(f"WANDB_{part}", None)
     os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
@@ -117,6 +119,6 @@ def environment() -> Iterator[None]:
     try:
         yield
     finally:
-        logging.raiseExceptions = loud
+        logging.raiseExceptions = raises
         os.environ.clear()
         os.environ.update(before)

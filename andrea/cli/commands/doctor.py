@@ -120,8 +120,12 @@ def check_runs_folder(runs: Path) -> list[Check]:
 
 def check_wandb() -> list[Check]:
     """Check the mode of the W&B mirror, and the key where it needs one."""
-    from andrea.tracking.destination import resolve_destination, resolve_mode
-    from andrea.tracking.subject import missing_key, server
+    from andrea.tracking.destination import (
+        missing_key,
+        resolve_destination,
+        resolve_mode,
+        server_url,
+    )
 
     try:
         mode = resolve_mode(None)
@@ -131,7 +135,7 @@ def check_wandb() -> list[Check]:
         project = "/".join(filter(None, [destination.entity, destination.project]))
         text = f"{mode}, project {project}"
         if mode == "online":
-            text += f" at {server()}"
+            text += f" at {server_url()}"
         if trouble := missing_key(mode):
             return [Check("note", "W&B mode", f"{text}; {trouble}")]
         return [Check("ok", "W&B mode", text)]

@@ -25,7 +25,8 @@ from andrea.text.numbers import plural
 if TYPE_CHECKING:
     from andrea.records.base import Settings
     from andrea.store.runs import RunStore
-    from andrea.tracking.subject import Destination, Subject
+    from andrea.tracking.destination import Destination
+    from andrea.tracking.subject import Subject
 
 EXAMPLES = examples(
     "andrea sync norm-placement --online           publishes every finished run; needs `wandb "
@@ -72,9 +73,8 @@ def sync(
     debug: Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
-    from andrea.tracking.destination import resolve_destination, resolve_mode
+    from andrea.tracking.destination import missing_key, resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as write_to_wandb
-    from andrea.tracking.subject import missing_key
 
     if online and wandb == "offline":
         raise UserError("--online and --wandb offline say different things; give one of them")
@@ -107,7 +107,7 @@ def written_in_words(store: "RunStore", subject: "Subject", written: int) -> str
     """Return what was written, and what is still to come."""
     from andrea.tracking.published import left_open
 
-    unfinished = sum(store.result(run["run_id"]) is None for run in subject.runs())
+    unfinished = sum(store.load_result(run.run_id) is None for run in subject.load_runs())
     begun = left_open(subject, store)
     parts = ["every run that has ended is mirrored already"]
     if written:
@@ -183,33 +183,31 @@ def plan_sync(
 ) -> SyncPlan:
     """Return what a sync would write."""
     from andrea.store.studies import StudyFolder
-    from andrea.tracking.dashboards import as_json
-    from andrea.tracking.published import pending
+    from andrea.tracking.dashboards import workspace_json
+    from andrea.tracking.published import pending_runs
     from andrea.tracking.study_run import pending_study
-    from andrea.tracking.subject import wandb_id
+    from andrea.tracking.subject import study_key, wandb_id
 
-    runs = [
-        wandb_id(subject, run["run_id"])
-        for run in pending(subject, store, destination, failed=True)
-    ]
+    key, pending = study_key(subject), pending_runs(subject, store, destination, failed=True)
+    runs = [wandb_id(key, run.run_id) for run in pending]
     name = subject.path.name
     if not isinstance(subject, StudyFolder):
         return SyncPlan(name, destination, runs, None)
     if own_run := pending_study(subject, store, destination, checkpoint=checkpoint):
         runs.append(own_run.id)
-    return SyncPlan(name, destination, runs, as_json(subject, destination))
+    return SyncPlan(name, destination, runs, workspace_json(subject, destination))
 
 
 def plan_as_text(plan: SyncPlan) -> str:
     """Return the number of runs, the project, the panels of the dashboard, and the runs."""
-    from andrea.tracking.subject import server
+    from andrea.tracking.destination import server_url
 
     destination = plan.destination
     online = destination.mode == "online"
     project = "/".join(filter(None, [destination.entity, destination.project]))
     runs = plural(len(plan.runs), "run")
     head = f"{runs} would be written ({destination.mode}) to project {project}"
-    lines = [f"{head} at {server()}" if online else head]
+    lines = [f"{head} at {server_url()}" if online else head]
     if plan.workspace is not None and online:
         sections = plan.workspace["spec"]["section"]["panelBankConfig"]["sections"]
         panels = ", ".join(

@@ -235,7 +235,7 @@ def _spec(run: PreparedRun) -> "RunSpec":
 
     config = run.config
     return RunSpec(
-        run_id=run.run_id, arm="", phase="tune", why="train", lr=config.train.lr, seed=config.seed
+        run_id=run.run_id, arm="", phase="train", why="train", lr=config.train.lr, seed=config.seed
     )
 
 

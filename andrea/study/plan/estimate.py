@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from andrea.config import RunConfig
 from andrea.data.prepared import Prepared
 from andrea.study.stages.stage import Forecast
-from andrea.verdict.rates import FULL_TRIALS
 
 START_S = 0.3
 """Seconds from a free slot to the first step of a run: a process, the data, a model."""
@@ -25,34 +24,26 @@ class Stretch:
 
 
 def stretches(
-    arms: Sequence[str],
-    trials: int,
-    seeds: int,
-    done: Mapping[str, int],
-    extras: Sequence[Forecast] = (),
-    tokens: int = 1,
+    arms: Sequence[str], forecasts: Sequence[Forecast], done: Mapping[str, int]
 ) -> list[Stretch]:
-    """Return the stretches of an ablation without extensions of the grid.
+    """Return the runs that are left, a stretch for every forecast.
 
     Args:
-        done: runs by arm that the store has already; the earliest stretches are taken to be those.
-        extras: controls and the like.
-        tokens: of a replicate of the baseline.
+        forecasts: of all stages in order.
+        done: runs by arm that the store has already; the earliest are taken to be those.
     """
-    midpoints = 2 if trials >= FULL_TRIALS else 0
     remaining = {arm: done.get(arm, 0) for arm in arms}
-    expected = [(dict.fromkeys(arms, n), 1.0) for n in (trials - midpoints, midpoints, seeds)]
-    for extra in extras:
-        counts = Counter(run.arm for run in extra.certain)
-        expected.append((dict(counts), extra.mean_tokens(tokens) / tokens))
+    replicate = next((run.tokens for forecast in forecasts for run in forecast.certain), 1)
     plan = []
-    for counted, length in expected:
+    for forecast in forecasts:
+        counts = Counter(run.arm for run in forecast.certain)
+        mean = forecast.tokens / max(len(forecast.certain), 1)
         runs = {}
         for arm in arms:
-            known = min(remaining[arm], counted.get(arm, 0))
+            known = min(remaining[arm], counts[arm])
             remaining[arm] -= known
-            runs[arm] = counted.get(arm, 0) - known
-        plan.append(Stretch(runs, length))
+            runs[arm] = counts[arm] - known
+        plan.append(Stretch(runs, mean / replicate))
     return plan
 
 

@@ -66,7 +66,7 @@ class FrozenStudy:
 
     @cached_property
     def sweep(self) -> Sweep:
-        """What a sweep searches, and how.
+        """Space and sampler of a sweep.
 
         Raises:
             StudyError: it is damaged.
@@ -98,7 +98,7 @@ class FrozenStudy:
 
     @property
     def data_folder(self) -> Path:
-        """Where the prepared corpus lies."""
+        """Folder of the prepared corpus."""
         return self.store.root / "data" / self.resolved.fingerprint
 
     def require_data(self) -> None:
@@ -203,7 +203,7 @@ class FrozenStudy:
 
     @property
     def deterministic(self) -> bool:
-        """Whether the route gives the same bits twice: on a CPU it does, a GPU's libraries do not
+        """True where the same run gives the same bits twice: on a CPU; a GPU's libraries do not
         promise it.
         """
         return self.config(self.arms[0]).train.device == "cpu"

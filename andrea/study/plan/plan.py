@@ -18,8 +18,8 @@ from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, parameter_differences
 from andrea.study.question.sweep import Sweep
 from andrea.study.stages.arm_speed import BUDGET_S, FILE
-from andrea.study.stages.sequence import stages_after_tuning
-from andrea.study.stages.stage import Forecast
+from andrea.study.stages.sequence import ablation_stages
+from andrea.study.stages.stage import Forecast, Training
 from andrea.study.stages.stage import Question as StageQuestion
 from andrea.training.schedule import trained_tokens
 from andrea.verdict.protocol import Protocol
@@ -84,7 +84,7 @@ class Plan:
     """Script of the user's own variants."""
     store: RunStore | None
     asked: Extras = field(default_factory=Extras)
-    """What this command or an earlier one asks beside the question."""
+    """Controls and the like that this command or an earlier one asks for."""
 
     @property
     def question(self) -> str:
@@ -121,39 +121,35 @@ class Plan:
         """Tokens that a run trains: whole batches."""
         return trained_tokens(self._first.config)
 
-    @property
-    def runs_per_arm(self) -> int:
-        """Runs of an arm if no grid has to be extended."""
-        if isinstance(self.spec, Ablation):
-            return self.spec.protocol.trials + self.spec.protocol.seeds
-        return self.spec.trials * self.spec.seeds
-
-    @property
-    def run_count(self) -> int:
-        """Runs of the study if no grid has to be extended, and those beside it that are sure to be
-        trained.
-        """
-        return len(self.arms) * self.runs_per_arm + sum(len(extra.certain) for extra in self.extras)
-
     @cached_property
-    def extras(self) -> list[Forecast]:
-        """Forecasts of all that is trained beside the study's own runs, in order.
+    def forecasts(self) -> list[Forecast]:
+        """Forecasts of all stages in order, if no grid has to be extended.
 
         Raises:
             UserError: controls of a baseline that trains a single batch.
         """
-        if not isinstance(self.spec, Ablation) or not self.asked:
-            return []
+        if isinstance(self.spec, Sweep):
+            trials = [Training(self._first_name, self.tokens)] * self.spec.trials * self.spec.seeds
+            return [Forecast("trials", trials, is_own=True)]
         configs = {name: arm.config for name, arm in self.arms.items()}
         question = StageQuestion(configs, str(self.baseline), self.spec.protocol, self.asked)
-        _replicates, *beside = stages_after_tuning(say=lambda line: None)
-        return [forecast for stage in beside for forecast in stage.forecast(question)]
+        stages = ablation_stages(say=lambda line: None)
+        return [forecast for stage in stages for forecast in stage.forecast(question)]
+
+    @property
+    def extras(self) -> list[Forecast]:
+        """Forecasts of what is trained beside the study's own runs."""
+        return [forecast for forecast in self.forecasts if not forecast.is_own]
+
+    @property
+    def run_count(self) -> int:
+        """Runs that are sure to be trained, if no grid has to be extended."""
+        return sum(len(forecast.certain) for forecast in self.forecasts)
 
     @property
     def total_tokens(self) -> int:
         """Tokens of all runs that `run_count` counts."""
-        own = len(self.arms) * self.runs_per_arm * self.tokens
-        return own + sum(extra.tokens for extra in self.extras)
+        return sum(forecast.tokens for forecast in self.forecasts)
 
     @property
     def differences(self) -> dict[str, dict[str, int]]:
@@ -176,26 +172,11 @@ class Plan:
         folder = self.folder
         if folder and folder.complete and (self.kind == "sweep" or folder.answers(self.asked)):
             return 0.0
-        remaining = self._remaining_stretches()
+        remaining = estimate.stretches(list(self.arms), self.forecasts, self._count_done())
         measuring = self._measuring_s()
         if not any(n for stretch in remaining for n in stretch.runs.values()):
             return measuring
         return estimate.seconds(remaining, self.seconds_per_run, slots) + measuring
-
-    def _remaining_stretches(self) -> list[estimate.Stretch]:
-        done = self._count_done()
-        if isinstance(self.spec, Ablation):
-            return estimate.stretches(
-                list(self.arms),
-                self.spec.protocol.trials,
-                self.spec.protocol.seeds,
-                done,
-                self.extras,
-                self.tokens,
-            )
-        return [
-            estimate.Stretch({name: self.runs_per_arm - done.get(name, 0) for name in self.arms})
-        ]
 
     def _measuring_s(self) -> float:
         """Return the seconds for the speed of the arms, 0 where it is not needed or known."""
@@ -208,11 +189,15 @@ class Plan:
         """Seconds of a run by arm, measured on this device."""
         configs = {name: arm.config for name, arm in self.arms.items()}
         flops = {name: arm.flops_per_token for name, arm in self.arms.items()}
-        return estimate.per_run(configs, flops, next(iter(self.arms)), self.prepared)
+        return estimate.per_run(configs, flops, self._first_name, self.prepared)
+
+    @property
+    def _first_name(self) -> str:
+        return next(iter(self.arms))
 
     @property
     def _first(self) -> ArmPlan:
-        return next(iter(self.arms.values()))
+        return self.arms[self._first_name]
 
     def _count_done(self) -> dict[str, int]:
         """Return the number of runs by arm that the store has: of this study if it exists, else of

@@ -25,6 +25,7 @@ from pydantic import (
 
 from andrea.config import RunConfig, build, dotted, list_faults, merge
 from andrea.errors import UserError, nearest
+from andrea.records.base import Settings
 from andrea.study.question.arms import MAX_NAME_LENGTH, Arm, ArmName, Levels, combine_levels
 from andrea.study.question.matching import Match
 from andrea.study.question.sections import (
@@ -138,7 +139,7 @@ class Ablation(Sections):
         """Return the name of an arm in reports."""
         return self.arms[arm].label or arm
 
-    def arm_settings(self, arm: str) -> dict[str, Any]:
+    def arm_settings(self, arm: str) -> Settings:
         """Return the settings of an arm's runs, nested, before validation."""
         return merge(self.settings(), self.arms[arm].set)
 
@@ -292,7 +293,7 @@ class Ablation(Sections):
         return [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
 
     @classmethod
-    def _placeholders(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+    def _placeholders(cls, content: Mapping[str, Any]) -> Settings:
         arms, factors = content.get("arms"), content.get("factors")
         baseline = next(iter(arms), "") if isinstance(arms, dict) else ""
         if isinstance(factors, dict):

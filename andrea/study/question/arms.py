@@ -19,6 +19,7 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_va
 
 from andrea.config import full_name
 from andrea.errors import did_you_mean
+from andrea.records.base import Settings
 from andrea.schema import Frozen
 from andrea.verdict.cells import cells
 
@@ -68,7 +69,7 @@ class Arm(Frozen):
     """Learning rate in the middle of this arm's grid, where its good rates lie decades from the
     others'; as many rates, as far apart. Empty means the protocol's.
     """
-    set: dict[str, Any] = Field(default_factory=dict)
+    set: Settings = Field(default_factory=dict)
     """Dotted settings of `model` and `train` in which the arm differs; written beside the label,
     not under `set`.
     """
@@ -78,7 +79,7 @@ class Arm(Frozen):
     def _collect_settings(cls, value: Any) -> Any:
         if not isinstance(value, Mapping) or isinstance(value.get("set"), Mapping):
             return value
-        arm: dict[str, Any] = {"set": {}}
+        arm: Settings = {"set": {}}
         for key, setting in value.items():
             place = arm if key in ("label", "center") else arm["set"]
             place[key] = setting

@@ -13,14 +13,15 @@ from andrea.data.config import DataConfig
 from andrea.errors import UserError, did_you_mean, nearest
 from andrea.model.config import ModelConfig
 from andrea.model.presets import PRESETS
+from andrea.records.base import Settings
 from andrea.schema import Frozen
 from andrea.study.question import yamlspec
 from andrea.study.question.yamlspec import Where
 from andrea.training.config import TrainConfig
 
-Model = Annotated[dict[str, Any], WithJsonSchema(ModelConfig.model_json_schema())]
-Data = Annotated[dict[str, Any], WithJsonSchema(DataConfig.model_json_schema())]
-Train = Annotated[dict[str, Any], WithJsonSchema(TrainConfig.model_json_schema())]
+Model = Annotated[Settings, WithJsonSchema(ModelConfig.model_json_schema())]
+Data = Annotated[Settings, WithJsonSchema(DataConfig.model_json_schema())]
+Train = Annotated[Settings, WithJsonSchema(TrainConfig.model_json_schema())]
 
 SEED = "the protocol chooses the seeds, the same for all"
 PART = (
@@ -101,7 +102,7 @@ class Sections(Frozen):
         copy._path = path.absolute() if path else None
         return copy
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """Return the sections over the preset, nested."""
         return merge(
             {"model": PRESETS[self.preset] if self.preset else {}},
@@ -193,7 +194,7 @@ class Sections(Frozen):
         return {"$schema": draft, **cls.model_json_schema()}
 
     @classmethod
-    def _placeholders(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+    def _placeholders(cls, content: Mapping[str, Any]) -> Settings:
         """Return values in place of required parts with a fault, so that the rest can be checked
         too.
         """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from andrea.config import RunConfig
+from andrea.records.base import Settings
 from andrea.schema import Frozen
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Dimension(Frozen):
         return FloatDistribution(low, high, log=self.log, step=self.step)
 
 
-def combinations_to_check(space: Mapping[str, Dimension], limit: int) -> Iterator[dict[str, Any]]:
+def combinations_to_check(space: Mapping[str, Dimension], limit: int) -> Iterator[Settings]:
     """Yield all combinations of the checked values where they are at most `limit`, else one
     setting at a time.
     """

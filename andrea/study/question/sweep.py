@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from andrea.config import RunConfig, build, dotted, merge
+from andrea.records.base import Settings
 from andrea.schema import Frozen
 from andrea.study.question.sections import (
     PART,
@@ -86,7 +87,7 @@ class Sweep(Sections):
         spec = self.override(overrides) if overrides else self
         return build(RunConfig, merge(spec.settings(), params or {}), where="sweep")
 
-    def cells(self) -> list[dict[str, Any]] | None:
+    def cells(self) -> list[Settings] | None:
         """Return every combination in order, the last setting changing fastest; None where the
         values of a range are not countable.
         """
@@ -99,7 +100,7 @@ class Sweep(Sections):
         return [dict(zip(self.space, cell, strict=True)) for cell in itertools.product(*values)]
 
     @property
-    def tpe_arguments(self) -> dict[str, Any] | None:
+    def tpe_arguments(self) -> Settings | None:
         """Arguments of `optuna.samplers.TPESampler`; None where it is not the sampler."""
         return self.tpe.model_dump() if self.sampler == "tpe" else None
 
@@ -146,7 +147,7 @@ class Sweep(Sections):
         """Yield faults of the configurations that the space can lead to."""
         if any(self._space_faults()):
             return
-        first: dict[str, Any] | None = None
+        first: Settings | None = None
         for params in combinations_to_check(self.space, MAX_COMBINATIONS):
             first = first or params
             for setting, message in find_run_faults(merge(self.settings(), params)):

@@ -55,17 +55,9 @@ class Confirm:
             return None
         study = evidence.study
         runs = [
-            study.plan(
-                arm,
-                PHASE,
-                WHY,
-                lr=evidence.choices[arm].lr,
-                seed=seed,
-                generation=evidence.generation + 1,
-            )
+            study.plan(arm, PHASE, WHY, lr=lr, seed=seed, generation=evidence.generation + 1)
             for seed in confirmation_seeds(study.protocol.seeds)
-            for arm in study.arms
-            if evidence.has_rate(arm)
+            for arm, lr in evidence.rates.items()
         ]
         note = f"{study.protocol.seeds} seeds that no run of this study has seen"
         return Generation(PHASE, note, runs)
@@ -74,46 +66,45 @@ class Confirm:
         """Yield nothing: the first verdict decides."""
         yield from ()
 
+    def conclude(
+        self, evidence: Evidence, first: Sequence[ArmVerdict], controls: ControlSummary | None
+    ) -> Confirmation:
+        """Return `confirmation` of verdict.json.
 
-def judge_confirmation(
-    evidence: Evidence, first: Sequence[ArmVerdict], controls: ControlSummary | None
-) -> Confirmation:
-    """Return `confirmation` of verdict.json.
-
-    Args:
-        first: the verdicts that it confirms, or does not.
-    """
-    study = evidence.study
-    seeds = confirmation_seeds(study.protocol.seeds)
-    arms = {arm: evidence.arm_data(arm, PHASE) for arm in study.arms}
-    baseline = arms[evidence.baseline]
-    others = [arms[arm] for arm in evidence.others]
-    judged = judge_arms(study.protocol, baseline, others, seeds=seeds, controls=controls)
-    verdicts = [ArmVerdict(**verdict.to_dict()) for verdict in judged]
-    effects = {}
-    if study.question.levels:
-        judged_effects = judge_effects(
-            study.protocol,
-            study.question.levels,
-            baseline.name,
-            arms,
+        Args:
+            first: the verdicts that it confirms, or does not.
+        """
+        study = evidence.study
+        seeds = confirmation_seeds(study.protocol.seeds)
+        arms = {arm: evidence.arm_data(arm, PHASE) for arm in study.arms}
+        baseline = arms[evidence.baseline]
+        others = [arms[arm] for arm in evidence.others]
+        judged = judge_arms(study.protocol, baseline, others, seeds=seeds, controls=controls)
+        verdicts = [ArmVerdict(**verdict.to_dict()) for verdict in judged]
+        effects = {}
+        if study.question.levels:
+            judged_effects = judge_effects(
+                study.protocol,
+                study.question.levels,
+                baseline.name,
+                arms,
+                seeds=seeds,
+                controls=controls,
+            )
+            effects = {"effects": [EffectVerdict(**effect.to_dict()) for effect in judged_effects]}
+        runs = evidence.planned(PHASE)
+        complete = bool(runs) and all(run.run_id in evidence.results for run in runs)
+        words = {verdict.arm: verdict.verdict for verdict in first}
+        agrees: dict[str, bool | None] = {}
+        for verdict in verdicts:
+            is_known = complete and bool(arms[verdict.arm].runs)
+            agrees[verdict.arm] = verdict.verdict == words[verdict.arm] if is_known else None
+        return Confirmation(
             seeds=seeds,
-            controls=controls,
+            n=len(seeds),
+            verdicts=verdicts,
+            **effects,
+            baseline=summarise_arm(baseline, seeds),
+            complete=complete,
+            agrees=agrees,
         )
-        effects = {"effects": [EffectVerdict(**effect.to_dict()) for effect in judged_effects]}
-    runs = evidence.planned(PHASE)
-    complete = bool(runs) and all(run.run_id in evidence.results for run in runs)
-    words = {verdict.arm: verdict.verdict for verdict in first}
-    agrees: dict[str, bool | None] = {}
-    for verdict in verdicts:
-        is_known = complete and bool(arms[verdict.arm].runs)
-        agrees[verdict.arm] = verdict.verdict == words[verdict.arm] if is_known else None
-    return Confirmation(
-        seeds=seeds,
-        n=len(seeds),
-        verdicts=verdicts,
-        **effects,
-        baseline=summarise_arm(baseline, seeds),
-        complete=complete,
-        agrees=agrees,
-    )

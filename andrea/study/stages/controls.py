@@ -71,6 +71,22 @@ class Controls:
         if study.folder.load_extras().controls and baseline in rates:
             yield from _plan(study, rates[baseline], [HALF], generation + 1)
 
+    def conclude(self, evidence: Evidence) -> ControlOutcomes:
+        """Return `controls` of verdict.json: the outcome of every control, unknown where it was not
+        run.
+        """
+        rules, baseline = evidence.study.protocol, evidence.baseline
+        replicates = evidence.replicates(baseline)
+        a_a = controls.judge_a_a(
+            replicates, evidence.replicates(baseline, PHASE, A_A), evidence.seeds, rules.margin
+        )
+        return ControlOutcomes(
+            repeat=_check_determinism(evidence),
+            a_a=ControlOutcome(**a_a.to_dict()),
+            ruler=_judge_positive_control(evidence, HALF),
+            ruler_2x=_judge_positive_control(evidence, DOUBLE),
+        )
+
 
 def _plan(
     study: FrozenStudy, lr: float, positive_controls: list[str], generation: int
@@ -108,21 +124,6 @@ def _some_arm_is_better(evidence: Evidence) -> bool:
     arms = [evidence.arm_data(arm) for arm in evidence.others]
     judged = judge_arms(evidence.study.protocol, evidence.arm_data(evidence.baseline), arms)
     return any(verdict.mean is not None and verdict.mean < 0 for verdict in judged)
-
-
-def judge_controls(evidence: Evidence) -> ControlOutcomes:
-    """Return `controls` of verdict.json: what every control says, unknown where it was not run."""
-    rules, baseline = evidence.study.protocol, evidence.baseline
-    replicates = evidence.replicates(baseline)
-    a_a = controls.judge_a_a(
-        replicates, evidence.replicates(baseline, PHASE, A_A), evidence.seeds, rules.margin
-    )
-    return ControlOutcomes(
-        repeat=_check_determinism(evidence),
-        a_a=ControlOutcome(**a_a.to_dict()),
-        ruler=_judge_positive_control(evidence, HALF),
-        ruler_2x=_judge_positive_control(evidence, DOUBLE),
-    )
 
 
 def summarise_controls(outcomes: ControlOutcomes | None) -> ControlSummary | None:

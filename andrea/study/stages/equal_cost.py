@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from andrea.config import RunConfig
 from andrea.model.accounting import flops_per_token
-from andrea.records.extras import BUDGETS, Budget
+from andrea.records.extras import Budget
 from andrea.records.run import Phase, RunSpec
 from andrea.records.study import SpeedRatio, StudySpeed
 from andrea.records.verdict import ArmVerdict, EqualCost
@@ -39,7 +39,7 @@ MEASURED_LATER = (
 
 @dataclass(frozen=True)
 class Costs:
-    """What training costs, of every arm."""
+    """Cost of the training of every arm."""
 
     budget: Budget
     configs: Mapping[str, RunConfig]
@@ -60,7 +60,7 @@ class Costs:
         return self.speed.ratio.get(arm) if self.speed else None
 
     def ratio(self, arm: str) -> float | None:
-        """Return what an arm's training costs over what the baseline's costs; None where its speed
+        """Return the cost of an arm's training over that of the baseline's; None where its speed
         is not known.
         """
         arm_config, base_config = self.configs[arm], self.configs[self.baseline]
@@ -177,8 +177,7 @@ class TrainAtEqualCost:
         recorded = [run for run in study.folder.load_runs() if run.phase == PHASE]
         recorded = [run for run in recorded if run.why == self.why]
         tokens = tokens_to_train(evidence, self.budget, recorded)
-        rates = {arm: float(evidence.choices[arm].lr or 0.0) for arm in tokens}
-        runs = list(self._plan(study, rates, tokens, evidence.generation + 1))
+        runs = list(self._plan(study, evidence.rates, tokens, evidence.generation + 1))
         note = f"arms on as many tokens as make equal {self.budget}"
         return Generation(PHASE, note, runs) if runs else None
 
@@ -214,6 +213,29 @@ class TrainAtEqualCost:
                     tokens=count,
                 )
 
+    def conclude(self, evidence: Evidence, controls: ControlSummary | None) -> dict[str, EqualCost]:
+        """Return this budget's part of `equal` in verdict.json: by arm the verdict against the
+        baseline's replicates, or why there is none.
+
+        The arms of a budget are a family of their own.
+        """
+        if self.budget not in evidence.extras.equal:
+            reason = f"not asked for: --equal {self.budget} trains at this budget"
+            return {arm: EqualCost(na=reason) for arm in evidence.others}
+        runs = {arm: evidence.planned(PHASE, self.why, arm) for arm in evidence.others}
+        reasons = _reasons_not_to_train(evidence, self.budget, runs)
+        outcomes = {arm: EqualCost(na=reason) for arm, reason in reasons.items()}
+        family = [arm for arm in evidence.others if not reasons[arm]]
+        if not family:
+            return outcomes
+        arms = [evidence.arm_data(arm, PHASE, self.why) for arm in family]
+        baseline = evidence.arm_data(evidence.baseline)
+        for verdict in judge_arms(evidence.study.protocol, baseline, arms, controls=controls):
+            arm = verdict.contrast.arm
+            tokens = runs[arm][0].tokens if runs[arm] else None
+            outcomes[arm] = EqualCost(tokens=tokens, verdict=ArmVerdict(**verdict.to_dict()))
+        return outcomes
+
 
 def tokens_to_train(evidence: Evidence, budget: Budget, recorded: list[RunSpec]) -> dict[str, int]:
     """Return the tokens by arm that has a rate and costs other than the baseline.
@@ -230,47 +252,6 @@ def tokens_to_train(evidence: Evidence, budget: Budget, recorded: list[RunSpec])
             if arm in known or not costs.reason_not_to_train(arm):
                 tokens[arm] = known.get(arm) or costs.equal_tokens(arm) or 0
     return {arm: count for arm, count in tokens.items() if evidence.has_rate(arm)}
-
-
-def judge_equal_cost(
-    evidence: Evidence, controls: ControlSummary | None
-) -> dict[str, dict[str, EqualCost]]:
-    """Return `equal` of verdict.json: by budget and arm, the verdict against the baseline's
-    replicates, or why there is none.
-
-    The arms of a budget are a family of their own.
-    """
-    outcomes: dict[str, dict[str, EqualCost]] = {}
-    for budget in BUDGETS:
-        if budget in evidence.extras.equal:
-            outcomes[budget] = _judge_budget(evidence, budget, controls)
-        else:
-            reason = f"not asked for: --equal {budget} trains at this budget"
-            outcomes[budget] = {arm: EqualCost(na=reason) for arm in evidence.others}
-    return outcomes
-
-
-def _judge_budget(
-    evidence: Evidence, budget: Budget, controls: ControlSummary | None
-) -> dict[str, EqualCost]:
-    why = f"equal {budget}"
-    runs = {arm: evidence.planned(PHASE, why, arm) for arm in evidence.others}
-    reasons = _reasons_not_to_train(evidence, budget, runs)
-    family = [arm for arm in evidence.others if not reasons[arm]]
-    verdicts: dict[str, ArmVerdict] = {}
-    if family:
-        arms = [evidence.arm_data(arm, PHASE, why) for arm in family]
-        baseline = evidence.arm_data(evidence.baseline)
-        judged = judge_arms(evidence.study.protocol, baseline, arms, controls=controls)
-        verdicts = {v.contrast.arm: ArmVerdict(**v.to_dict()) for v in judged}
-    outcomes = {}
-    for arm in evidence.others:
-        if arm in verdicts:
-            tokens = runs[arm][0].tokens if runs[arm] else None
-            outcomes[arm] = EqualCost(tokens=tokens, verdict=verdicts[arm])
-        else:
-            outcomes[arm] = EqualCost(na=reasons[arm])
-    return outcomes
 
 
 def _reasons_not_to_train(

@@ -1,7 +1,7 @@
-"""What a study has found so far, as its stages and the judge want it."""
+"""The evidence of a study so far, in the forms that its stages and the judge need."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
@@ -24,19 +24,21 @@ class Evidence:
     """The runs planned so far."""
     results: Mapping[str, RunResult]
     """By run_id."""
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
     """The learning rate of every arm; empty before tuning has ended."""
-    generation: int
+    generation: int = 0
     """Number of the generation after those of tuning."""
+    untuned: Collection[str] = ()
+    """Arms of which a tuning run failed at every try: the others go on without them."""
 
     @cached_property
     def extras(self) -> Extras:
-        """What is asked beside the question."""
+        """Controls, a confirmation and equal budgets, as far as asked for."""
         return self.study.folder.load_extras()
 
     @cached_property
     def speed(self) -> StudySpeed | None:
-        """How fast the arms train here, where that was measured."""
+        """Speed of the arms on this machine, where it was measured."""
         return self.study.folder.load_speed()
 
     @property
@@ -54,9 +56,18 @@ class Evidence:
         """Seeds of the replicates."""
         return replication_seeds(self.study.protocol.seeds)
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rates by arm for which tuning found one."""
+        return {arm: choice.lr for arm, choice in self.choices.items() if choice.lr}
+
     def has_rate(self, arm: str) -> bool:
         """Return whether tuning found a learning rate for the arm."""
-        return arm in self.choices and self.choices[arm].lr is not None
+        return arm in self.rates
+
+    def finished(self, phase: str, why: str | None = None, arm: str | None = None) -> list[RunSpec]:
+        """Return the planned runs of a phase that have a result."""
+        return [run for run in self.planned(phase, why, arm) if run.run_id in self.results]
 
     def planned(self, phase: str, why: str | None = None, arm: str | None = None) -> list[RunSpec]:
         """Return the planned runs of a phase, of all arms unless one is named."""
@@ -68,8 +79,7 @@ class Evidence:
 
     def results_by_seed(self, arm: str, phase: str, why: str | None = None) -> dict[int, RunResult]:
         """Return the results of an arm in a phase."""
-        runs = self.planned(phase, why, arm)
-        return {run.seed: self.results[run.run_id] for run in runs if run.run_id in self.results}
+        return {run.seed: self.results[run.run_id] for run in self.finished(phase, why, arm)}
 
     def replicates(
         self, arm: str, phase: str = "replicate", why: str | None = None
@@ -83,8 +93,8 @@ class Evidence:
         replicates.
         """
         choice = self.choices[arm]
-        relied_on = self.planned("tune", arm=arm) + self.planned(phase, why, arm)
-        results = [self.results[run.run_id] for run in relied_on if run.run_id in self.results]
+        relied_on = self.finished("tune", arm=arm) + self.finished(phase, why, arm)
+        results = [self.results[run.run_id] for run in relied_on]
         frozen_at = self.study.resolved.frozen_at
         return ArmData(
             name=arm,

@@ -17,16 +17,15 @@ class Replicate:
     def forecast(self, question: Question) -> list[Forecast]:
         """Return a run of every arm for every seed."""
         one_seed = [Training(arm, trained_tokens(cfg)) for arm, cfg in question.configs.items()]
-        return [Forecast("replicates", one_seed * question.rules.seeds)]
+        return [Forecast("replicates", one_seed * question.rules.seeds, is_own=True)]
 
     def next_runs(self, evidence: Evidence) -> Generation | None:
         """Return all replicates at once."""
         study = evidence.study
         if evidence.planned("replicate") or not evidence.has_rate(evidence.baseline):
             return None
-        rates = {arm: choice.lr for arm, choice in evidence.choices.items() if choice.lr}
         note = f"{study.protocol.seeds} fresh seeds, the same in every arm"
-        runs = list(self.early_runs(study, rates, evidence.generation))
+        runs = list(self.early_runs(study, evidence.rates, evidence.generation))
         return Generation("replicate", note, runs)
 
     def early_runs(self, study: FrozenStudy, rates: Rates, generation: int) -> Iterator[RunSpec]:

@@ -8,20 +8,9 @@ from andrea.records.base import Settings
 from andrea.records.run import RunResult, RunSpec
 from andrea.records.study import BestTrial, SweepTrial
 from andrea.study.optuna_journal import JournalTrial, propose, sampling, score_attributes
-from andrea.study.session import Generation, Session, Summary
+from andrea.study.session import Generation, Session
+from andrea.study.stages.evidence import Evidence
 from andrea.verdict.seeds import tuning_seed
-
-
-def search(session: Session) -> Summary:
-    """Propose, train and report generation by generation; write best.json at the end."""
-    search = Search(session)
-    session.update_journal = search.update_journal
-    while len(search.trials) < search.sweep.trials:
-        batch = session.train(search.next_generation())
-        if batch.failed:
-            return session.summary(complete=False)
-    session.folder.save_best(search.best())
-    return Summary(True)
 
 
 @dataclass(frozen=True)
@@ -36,7 +25,7 @@ class _Trial:
 
 
 class Search:
-    """The trials of a sweep so far."""
+    """The one stage of a sweep: proposes and trains its trials, generation by generation."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -49,9 +38,13 @@ class Search:
         """Bring the Optuna journal to the trials so far."""
         session.journal.project({self.arm: self.space}, self._history())
 
-    def next_generation(self) -> Generation:
-        """Propose all trials of a generation before any of them is run."""
+    def next_runs(self, evidence: Evidence) -> Generation | None:
+        """Propose all trials of a generation before any of them is run; None when all are done, or
+        when a run failed at every try.
+        """
         first = len(self.trials)
+        if first == self.sweep.trials or self._session.failed:
+            return None
         last = min(first + self.sweep.generation, self.sweep.trials)
         history = self._history()
         for number in range(first, last):
@@ -112,8 +105,8 @@ class Search:
         attributes = score_attributes(_representative(results))
         return JournalTrial(self.arm, trial.number, run_id, trial.params, value, asked, attributes)
 
-    def best(self) -> BestTrial:
-        """Return the best good trial, and all trials. Ties go to the earlier trial."""
+    def conclude(self) -> BestTrial:
+        """Return best.json: the best good trial, and all trials. Ties go to the earlier trial."""
         rows = [self._row(trial) for trial in self.trials]
         good = [row for row in rows if row.ok]
         best = min(good, key=lambda row: (row.loss, row.trial)) if good else None

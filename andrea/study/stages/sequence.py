@@ -8,16 +8,18 @@ from andrea.study.stages.controls import Controls
 from andrea.study.stages.equal_cost import TrainAtEqualCost
 from andrea.study.stages.replicate import Replicate
 from andrea.study.stages.stage import Stage
+from andrea.study.stages.tune import Tune
 
 
-def stages_after_tuning(say: Callable[[str], None]) -> list[Stage]:
-    """Return what an ablation trains once its arms have learning rates: the replicates, then what
-    is asked beside the question.
+def ablation_stages(say: Callable[[str], None]) -> list[Stage]:
+    """Return the stages of an ablation: tuning, the replicates, then what is asked beside the
+    question.
 
     Args:
         say: tells the user what is not trained, and why.
     """
     return [
+        Tune(),
         Replicate(),
         Controls(),
         MeasureSpeed(say),

@@ -1,4 +1,4 @@
-"""What a stage of an ablation is: one thing that a study trains, and what follows from it."""
+"""The interface of a stage: one thing that a study trains, and what follows from it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Training(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a stage is going to train."""
+    """The runs that a stage is going to train."""
 
     name: str
     certain: list[Training]
@@ -34,15 +34,13 @@ class Forecast:
     possible: list[Training] = field(default_factory=list)
     """Runs that are trained under `condition`."""
     condition: str = ""
+    is_own: bool = False
+    """Part of every study, rather than asked beside the question."""
 
     @property
     def tokens(self) -> int:
         """Tokens of the certain runs."""
         return sum(run.tokens for run in self.certain)
-
-    def mean_tokens(self, default: int) -> float:
-        """Return the mean tokens of a certain run; `default` where there is none."""
-        return self.tokens / len(self.certain) if self.certain else default
 
     def to_json(self) -> Settings:
         """Return plain JSON values, as a dry run prints them."""
@@ -56,7 +54,7 @@ class Forecast:
 
 
 class Question(NamedTuple):
-    """What stages need to know of a study that is not frozen yet."""
+    """A study that is not frozen yet, as far as stages need it."""
 
     configs: Mapping[str, RunConfig]
     """By arm, the baseline first."""
@@ -68,6 +66,9 @@ class Question(NamedTuple):
 class Stage(Protocol):
     """One thing that a study trains. Its runs follow from the protocol and finished results
     alone.
+
+    A stage whose runs say something of their own has a method `conclude`, which returns its record:
+    the learning rates, the outcomes of the controls, the confirmation. `judge_study` composes them.
     """
 
     def forecast(self, question: Question) -> list[Forecast]:

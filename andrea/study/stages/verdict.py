@@ -1,7 +1,8 @@
-"""From the runs in the store to verdict.json: the verdicts, and what stands beside them."""
+"""From the runs in the store to verdict.json: the verdicts, and the conclusions of all stages."""
 
 from collections.abc import Mapping, Sequence
 
+from andrea.records.extras import BUDGETS
 from andrea.records.verdict import (
     ArmVerdict,
     ControlOutcome,
@@ -16,9 +17,9 @@ from andrea.study.stages.arm_statistics import (
     describe_stability,
     explain_missing_effect,
 )
-from andrea.study.stages.confirm import judge_confirmation
-from andrea.study.stages.controls import judge_controls, summarise_controls
-from andrea.study.stages.equal_cost import judge_equal_cost, tokens_to_train
+from andrea.study.stages.confirm import Confirm
+from andrea.study.stages.controls import Controls, summarise_controls
+from andrea.study.stages.equal_cost import TrainAtEqualCost, tokens_to_train
 from andrea.study.stages.evidence import Evidence
 from andrea.verdict.judge import judge_arms, judge_effects
 from andrea.verdict.judgement import METHOD, Verdict
@@ -32,7 +33,7 @@ def judge_study(evidence: Evidence) -> StudyVerdict:
     What was asked beside the question, and the speed of the arms, are read from the study's folder.
     """
     study, extras = evidence.study, evidence.extras
-    controls = judge_controls(evidence) if extras.controls else None
+    controls = Controls().conclude(evidence) if extras.controls else None
     summary = summarise_controls(controls)
     arms = {arm: evidence.arm_data(arm) for arm in study.arms}
     baseline = arms[evidence.baseline]
@@ -49,13 +50,13 @@ def judge_study(evidence: Evidence) -> StudyVerdict:
         optional["controls"] = controls
         optional["tokens_saved"] = _convert_to_tokens(evidence, controls, judged)
     if extras.confirm:
-        optional["confirmation"] = judge_confirmation(evidence, verdicts, summary)
+        optional["confirmation"] = Confirm().conclude(evidence, verdicts, summary)
     has_results = all(run.run_id in evidence.results for run in evidence.runs)
     return StudyVerdict(
         verdicts=verdicts,
         **optional,
         baseline=summarise_arm(baseline, evidence.seeds),
-        equal=judge_equal_cost(evidence, summary),
+        equal={b: TrainAtEqualCost(b).conclude(evidence, summary) for b in BUDGETS},
         stability=describe_stability(evidence),
         sensitivity=describe_sensitivity(evidence),
         documents=describe_documents(evidence, judged),
