@@ -90,13 +90,7 @@ def sync(
         print_json(plan.to_json()) if as_json else typer.echo(plan_as_text(plan))
         return
     write_missing_report(store, subject)
-    written = write_to_wandb(
-        subject,
-        store,
-        destination,
-        lambda line: print(line, file=sys.stderr, flush=True),
-        checkpoint=checkpoint,
-    )
+    written = write_to_wandb(subject, store, destination, checkpoint=checkpoint)
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
