@@ -15,7 +15,7 @@ A claim about several arms is supported where all are, contradicted where one is
 several regimes are never pooled: each study of a claim has an answer of its own.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,10 @@ CLAIMS = {
 """Columns of the table: one row per claim, study and arm that the claim is about."""
 
 
+CLAIM_FIELDS = ("question", "claim", "claimed", "factors", "factor", "baseline", "arms")
+"""Fields of an ablation that its claim rests on."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim, and the verdicts that would support it."""
@@ -114,7 +118,10 @@ def catalogued_claims() -> list[Claim]:
             content = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue
-        question = AskedStudy.from_json(_with_text_names(content), entry.path)
+        if not isinstance(content, dict):
+            continue
+        fields = {key: content[key] for key in CLAIM_FIELDS if key in content}
+        question = AskedStudy.from_json(_with_text_names(fields), entry.path)
         claim = read_claim(entry.name, question) if question else None
         if claim:
             claims.append(claim)
@@ -279,14 +286,12 @@ def _extent(row: Mapping[str, Any]) -> str:
     return " by more than m" if nearest > float(margin or 0) else ", whether by more than m is open"
 
 
-def combine_words(words: Collection[str]) -> str:
+def combine_words(words: Iterable[str]) -> str:
     """Return the word for a claim about several arms in one study."""
-    if CONTRADICTED in words:
+    distinct = set(words)
+    if CONTRADICTED in distinct:
         return CONTRADICTED
-    for word in (SUPPORTED, NOT_TESTED):
-        if set(words) == {word}:
-            return word
-    return NOT_SHOWN
+    return distinct.pop() if distinct in ({SUPPORTED}, {NOT_TESTED}) else NOT_SHOWN
 
 
 def words_by_study(table: pd.DataFrame) -> pd.DataFrame:
