@@ -122,8 +122,9 @@ def _run_tags(
     subject: Subject, spec: RunSpec, ending: RunResult, user_tags: Sequence[str]
 ) -> list[str]:
     info = subject.load_info()
-    kind = "train" if spec.phase == "train" else info.kind
-    tags = [info.name, kind, spec.arm, subject.load_question().preset]
+    tags = [info.name, info.kind, spec.arm, subject.load_question().preset]
+    if spec.phase == "train":
+        tags.append("train")
     if ending.outcome != "completed":
         tags.append(ending.outcome)
     if ending.stalled:
