@@ -1,6 +1,7 @@
 """`andrea sync`, and the mirror of `andrea train`."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,7 @@ def test_the_mirrors_process_takes_a_run_that_belongs_to_no_study(store: RunStor
     planned = plan(make_study(store), "", seed=1)
     train(store, planned, curve(), eval_part="tune")
     subject = SingleRun(store, planned.run_id)
-    with Mirror(subject, store, Destination("offline"), warn=pytest.fail):
+    with closing(Mirror(subject, store, Destination("offline"), warn=pytest.fail)):
         pass
     assert [run.group for run in read_offline_runs(subject.path).values()] == ["train"]
 

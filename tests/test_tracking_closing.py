@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_run_of_no_study_ends_with_its_address(
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-        with Mirror(subject, store, Destination("online"), warn=lines.append):
+        with closing(Mirror(subject, store, Destination("online"), warn=lines.append)):
             pass
         assert set(server.runs) == {wandb_id("train", planned.run_id)}
         assert lines == [

@@ -1,6 +1,7 @@
 """The mirror online while runs are trained: rows as they come, and what is said meanwhile."""
 
 import time
+from contextlib import closing
 
 import pytest
 import stored
@@ -176,7 +177,7 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
     training.ends()
     lines: list[str] = []
     for _ in range(2):
-        with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
+        with closing(Mirror(folder, store, OFFLINE, warn=lines.append)) as mirror:
             mirror.on_run_finished(RUN, RESULT, reused=True)
     assert lines == 2 * [
         "W&B: 1 run begun online and ended offline; complete with "

@@ -1,16 +1,30 @@
 """The mirror, read back from the files that the real wandb writes offline."""
 
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
+from tracking_study import (
+    RESULT,
+    RUN,
+    curve,
+    diverging_curve,
+    finished,
+    make_study,
+    plan,
+    run_spec,
+    train,
+)
 from waiting import wait_until
 from wandb_live import QUICK
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
@@ -20,9 +34,13 @@ from andrea.records.run import RunSpec
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking import __main__ as mirror_process
 from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import hold_mirror
+from andrea.tracking.published import hold_mirror, load_entries
+
+if TYPE_CHECKING:
+    from andrea.tracking.writer import Writer
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
@@ -66,7 +84,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         shell.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         shell.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         silent.setblocking(False)
-        with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
+        with closing(Mirror(folder, store, OFFLINE, warn=lines.append)) as mirror:
             mirror.on_run_finished(RUN, RESULT, reused=False)
             mirror.on_run_finished(RUN, RESULT, reused=False)
         try:
@@ -158,7 +176,7 @@ def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
     finished(store, folder, "pre", 1)
     assert sync(folder, store, OFFLINE) == 1
     files = sorted(folder.path.rglob("*.wandb"))
-    with Mirror(folder, store, OFFLINE, warn=pytest.fail):
+    with closing(Mirror(folder, store, OFFLINE, warn=pytest.fail)):
         pass
     assert sync(folder, store, OFFLINE) == 0
     assert sorted(folder.path.rglob("*.wandb")) == files
@@ -229,6 +247,52 @@ def test_a_half_written_folder_is_replaced_by_a_whole_one(store: RunStore) -> No
     assert run.exit_code == 0
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_starts_and_ends_before_its_line_is_mirrored_when_the_line_is_there(
+    store: RunStore,
+) -> None:
+    folder, early = make_study(store), run_spec("pre", 1)
+    mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
+    mirror.on_run_started(early, 1)
+    train(store, early, curve())
+    mirror.on_run_finished(early, RESULT, reused=False)
+    in_time = finished(store, folder, "post", 1)
+    mirror.on_run_finished(in_time, RESULT, reused=False)
+    wait_until(lambda: len(load_entries(folder)) == 1, "the other run is mirrored")
+    assert set(load_entries(folder)) == {f"{in_time.run_id[:12]}-012345"}
+    folder.add_run(early)
+    mirror.on_run_finished(early, RESULT, reused=True)
+    wait_until(
+        lambda: len(load_entries(folder)) == 2, "the early run is mirrored, and not at the end"
+    )
+    mirror.close()
+    assert {len(run.history) for run in read_offline_runs(folder.path).values()} == {5}
+
+
+def test_a_run_that_is_trained_before_its_line_is_shown_when_the_line_is_there(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_process, "AFTER_S", 0.0)
+    monkeypatch.setattr(mirror_process, "EVERY_S", 0.0)
+    monkeypatch.setattr(mirror_process, "LOOKING", math.inf)
+    folder, early = make_study(store), run_spec("pre", 1)
+    shown: list[str] = []
+
+    def follow(specs: list[RunSpec]) -> int:
+        shown.extend(spec.run_id for spec in specs)
+        return 0
+
+    writer = cast("Writer", SimpleNamespace(follow=follow))
+    orders = mirror_process._Orders()
+    orders.training[early.run_id] = time.monotonic()
+    mirroring = mirror_process._Mirroring(orders, writer, folder, store)
+    mirroring._follow_training()
+    assert not shown
+    folder.add_run(early)
+    mirroring._follow_training()
+    assert shown == [early.run_id]
+
+
 CONTROLLER = """
 import sys, time
 from pathlib import Path
@@ -246,7 +310,7 @@ mirrors.subprocess.Popen = begin
 folder = StudyFolder(Path(sys.argv[1]))
 from andrea.records.run import RunResult, RunSpec
 run = RunSpec(run_id="r", arm="pre", phase="replicate", why="replicate", seed=0)
-mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"))
+mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"), warn=print)
 mirror.on_run_finished(run, RunResult(outcome="completed"), reused=False)
 assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
 print("told", flush=True)
@@ -324,7 +388,7 @@ def test_online_without_an_answering_server_becomes_offline(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         lines: list[str] = []
-        with Mirror(folder, store, ONLINE, warn=lines.append):
+        with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
             pass
         with pytest.raises(StudyError, match="cannot be reached"):
             sync(folder, store, ONLINE)
@@ -347,7 +411,7 @@ def test_online_without_a_key_becomes_offline_at_once(
     finished(store, folder, "pre", 1)
     monkeypatch.setenv("HOME", os.environ["WANDB_CONFIG_DIR"])
     lines: list[str] = []
-    with Mirror(folder, store, ONLINE, warn=lines.append):
+    with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
         pass
     assert len(lines) == 1
     assert "no key found for https://api.wandb.ai" in lines[0]

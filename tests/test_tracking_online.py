@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from wandb_server import WandbServer, answering, slowly
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find_study
-from andrea.tracking.dashboards import view_name, workspace, workspace_json
+from andrea.tracking.dashboards import build_workspace, view_name, workspace_json
 from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror, sync
 from andrea.tracking.published import hold_mirror, scratch_folder
@@ -48,7 +49,7 @@ OFFLINE, ONLINE = Destination("offline"), Destination("online", tags=("paper",))
 def mirrored(folder: StudyFolder, store: RunStore) -> list[str]:
     """Mirror online with a process of its own; returns what the user was told."""
     lines: list[str] = []
-    with Mirror(folder, store, ONLINE, warn=lines.append):
+    with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
         pass
     return lines
 
@@ -386,7 +387,9 @@ def test_a_dashboard_asks_for_no_table_that_nobody_writes(store: RunStore) -> No
         folder.write("study.json", {**about, "kind": kind})
         again = StudyFolder(folder.path)
         panels = [
-            panel for section in workspace(again, "andrea").sections for panel in section.panels
+            panel
+            for section in build_workspace(again, "andrea").sections
+            for panel in section.panels
         ]
         asked = {panel.table_name for panel in panels if hasattr(panel, "table_name")}
         assert asked

@@ -5,6 +5,7 @@ is mirrored to.
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_mirror_and_service_lower_priority_as_processes_and_as_sessions(
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     own = weight_of(os.getpid())
-    with Mirror(folder, store, OFFLINE, warn=pytest.fail) as mirror:
+    with closing(Mirror(folder, store, OFFLINE, warn=pytest.fail)) as mirror:
         mirror.on_run_finished(RUN, RESULT, reused=False)
         assert mirror._process is not None
         pids = [mirror._process.pid, service_of(mirror._process.pid)]

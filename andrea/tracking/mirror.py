@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from andrea.errors import StudyError, UserError
 from andrea.records.events import Observer
@@ -45,11 +43,15 @@ PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
 
 
+def _say_on_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def sync(
     subject: Subject,
     store: RunStore,
     to: Destination,
-    progress: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = _say_on_stderr,
     *,
     checkpoint: bool = False,
 ) -> int:
@@ -58,7 +60,7 @@ def sync(
 
     Args:
         to: mode `online` publishes, also what has an offline copy already; `offline` writes files.
-        progress: told one line per run, and what went wrong.
+        say: told one line per run, and what went wrong.
         checkpoint: attach the checkpoint of the best run.
 
     Returns:
@@ -71,11 +73,10 @@ def sync(
     """
     from andrea.tracking.writer import Unreachable, Writer
 
-    say = progress or (lambda line: print(line, file=sys.stderr))
     with hold_mirror(subject, wait_s=5.0), scratch_folder(subject):
         writer = Writer(subject, store, to, say, background=False)
         try:
-            written = writer.write_pending(progress, failed=True)
+            written = writer.write_pending(failed=True)
             written += writer.write_study(checkpoint=checkpoint)
             address = writer.write_dashboard()
             if address:
@@ -109,8 +110,7 @@ class Mirror(Observer):
     one line to `warn`.
 
     Args:
-        warn: told what the user must know; prints to stderr by default. Called by the thread that
-            observes.
+        warn: told what the user must know, by the thread that observes.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Mirror(Observer):
         subject: Subject,
         store: RunStore,
         to: Destination,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], None],
     ) -> None:
         self._subject, self._store = subject, store
-        self._warn = warn or (lambda line: print(line, file=sys.stderr))
+        self._warn = warn
         self._to = self._require_key(to)
         self._process: subprocess.Popen[bytes] | None = None
         self._has_work = self._has_ended = False
@@ -175,17 +175,6 @@ class Mirror(Observer):
         """
         self._contain(lambda: self._close(wait_s))
         self._contain(self._remind)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _contain(self, work: Callable[[], None]) -> None:
         """An error of the tracker never changes an outcome: it ends the mirror, not the study."""

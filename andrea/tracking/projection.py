@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from andrea.config import dotted
 from andrea.records.base import Settings
-from andrea.records.run import Environment, MetricRecord, RunResult, RunSettings, RunSpec
+from andrea.records.run import Environment, MetricRecord, RunResult, RunSpec
 from andrea.records.study import ResolvedStudy
 from andrea.store.runs import RunStore
 from andrea.text.numbers import setting
-from andrea.tracking.subject import Subject, study_key, wandb_id
+from andrea.tracking.subject import Subject, load_config, study_key, wandb_id
 
 AXES = ("step", "train/*", "eval/*", "layers/*")
 """Every logged metric is drawn over `tokens`, also when a run was resumed or batches differ in
@@ -24,15 +24,6 @@ size.
 """
 KINDS = ("train", "eval", "layers")
 """Kinds of records that W&B gets."""
-ON_TUNE_PART = {
-    "loss": "tune_loss",
-    "bpb": "tune_bpb",
-    "full_loss": "tune_full_loss",
-    "full_bpb": "tune_full_bpb",
-}
-"""A loss on the tune part of the text is another metric than one on the verdict part, and has a
-name of its own.
-"""
 LAYER_METRICS = ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")
 SUMMARY_NAMES = {"loss": "final_loss", "bpb": "final_bpb"}
 NAMED_BY_WHY = ("control", "budget")
@@ -106,8 +97,7 @@ def _unfinished_ending(store: RunStore, run_id: str) -> RunResult:
     """Return what stands in for the result of a run whose last attempt failed, or that is being
     trained; the outcome of the latter is empty.
     """
-    settings = store.load_settings(run_id) or RunSettings()
-    eval_part = dotted(settings.config).get("data.eval_part")
+    eval_part = load_config(store, run_id).get("data.eval_part")
     failure = store.load_failure(run_id)
     if failure is None:
         return RunResult(outcome="", eval_part=eval_part)
@@ -132,8 +122,9 @@ def _run_tags(
     subject: Subject, spec: RunSpec, ending: RunResult, user_tags: Sequence[str]
 ) -> list[str]:
     info = subject.load_info()
-    kind = "train" if spec.phase == "train" else info.kind
-    tags = [info.name, kind, spec.arm, subject.load_question().preset]
+    tags = [info.name, info.kind, spec.arm, subject.load_question().preset]
+    if spec.phase == "train":
+        tags.append("train")
     if ending.outcome != "completed":
         tags.append(ending.outcome)
     if ending.stalled:
@@ -150,10 +141,9 @@ def _run_config(subject: Subject, store: RunStore, spec: RunSpec) -> Settings:
     """Return every setting under its dotted name, so that all can be filtered on, and under short
     names what panels group and draw by: W&B takes a dotted key in a panel for a nested one.
     """
-    settings = store.load_settings(spec.run_id) or RunSettings()
     environment = store.load_environment(spec.run_id) or Environment()
     resolved = subject.load_resolved() or ResolvedStudy()
-    config = dotted(settings.config) | dotted({"env": environment.to_json()})
+    config = load_config(store, spec.run_id) | dotted({"env": environment.to_json()})
     for key, value in (spec.params or {}).items():
         config[short_name(key)] = value
     config |= spec.model_dump(mode="json", exclude={"params"}, exclude_unset=True)
@@ -190,11 +180,10 @@ def _history(records: Sequence[MetricRecord], eval_part: str | None) -> list[Row
         if record.kind not in KINDS:
             continue
         row = rows.setdefault(record.step, {"step": record.step, "tokens": record.tokens})
-        renamed = record.kind == "eval" and eval_part == "tune"
-        for metric, value in _metrics(record).items():
-            if renamed:
-                metric = ON_TUNE_PART.get(metric, metric)
-            row[f"{record.kind}/{metric}"] = value
+        # A loss on the tune part of the text is another metric than one on the verdict part.
+        on_tune_part = record.kind == "eval" and eval_part == "tune"
+        prefix = "eval/tune_" if on_tune_part else f"{record.kind}/"
+        row |= {f"{prefix}{metric}": value for metric, value in _metrics(record).items()}
     return [rows[step] for step in sorted(rows)]
 
 

@@ -6,7 +6,6 @@ copy sent with `wandb sync` would come after the rows that the server has, and d
 """
 
 import contextlib
-import os
 import shutil
 import tempfile
 import threading
@@ -21,9 +20,6 @@ from andrea.store.files import locked, read_mapping, write_json
 from andrea.store.runs import RunStore
 from andrea.tracking.destination import Destination
 from andrea.tracking.subject import Subject, study_key, wandb_folder, wandb_id
-
-_COPIES = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR")
-"""The variables that say where wandb puts its copies of tables and artifacts."""
 
 
 class Entry(Record):
@@ -190,19 +186,13 @@ def hold_mirror(
 def scratch_folder(subject: Subject) -> Iterator[None]:
     """Keep wandb's temporary files in the study's folder, where the next mirror removes those of a
     killed one.
-
-    Its copies of tables (`data`) stay: offline runs refer to them.
     """
     path = wandb_folder(subject) / "scratch"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    before = tempfile.tempdir, {name: os.environ.get(name) for name in _COPIES}
-    tempfile.tempdir = str(path)
-    os.environ.update({name: str(wandb_folder(subject) / "data") for name in _COPIES})
+    before, tempfile.tempdir = tempfile.tempdir, str(path)
     try:
         yield
     finally:
-        tempfile.tempdir = before[0]
-        for name, value in before[1].items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        tempfile.tempdir = before
         shutil.rmtree(path, ignore_errors=True)

@@ -103,11 +103,14 @@ def run_settings(mode: WandbMode) -> wandb.Settings:
 
 
 @contextlib.contextmanager
-def wandb_environment() -> Iterator[None]:
+def wandb_environment(folder: Path) -> Iterator[None]:
     """Keep wandb silent, and from it the variables that describe one run.
 
     wandb reads its environment at every init: a WANDB_RUN_ID left in the shell would merge all runs
     into one.
+
+    Args:
+        folder: where copies of tables and artifacts stay (`data`): offline runs refer to them.
     """
     before, raises = dict(os.environ), logging.raiseExceptions
     # A full disk takes no log of wandb's either, which would print a page of traceback.
@@ -116,6 +119,8 @@ def wandb_environment() -> Iterator[None]:
         os.environ.pop(f"WANDB_{part}", None)
     os.environ.setdefault("WANDB_HTTP_TIMEOUT", f"{INIT_TIMEOUT_S:.0f}")
     os.environ["WANDB_SILENT"] = "true"
+    for place in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):
+        os.environ[place] = str(folder / "data")
     try:
         yield
     finally:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Protocol
 
 from andrea.config import dotted
-from andrea.records.run import RunSettings, RunSpec
+from andrea.records.base import Settings
+from andrea.records.run import RunSpec
 from andrea.records.study import AskedStudy, ResolvedStudy, StudyInfo
 from andrea.store.runs import RunStore
 
@@ -51,10 +52,15 @@ class SingleRun:
 
     def load_runs(self) -> list[RunSpec]:
         """Return the one run, with rate and seed of its configuration."""
-        loaded = self._store.load_settings(self.run_id) or RunSettings()
-        config = dotted(loaded.config)
+        config = load_config(self._store, self.run_id)
         rate, seed = config.get("train.lr"), config.get("seed", 0)
         return [RunSpec(run_id=self.run_id, arm="", phase="train", why="train", lr=rate, seed=seed)]
+
+
+def load_config(store: RunStore, run_id: str) -> Settings:
+    """Return the resolved settings of a run by their dotted names; empty before it has begun."""
+    settings = store.load_settings(run_id)
+    return dotted(settings.config) if settings else {}
 
 
 def wandb_folder(subject: Subject) -> Path:

@@ -92,6 +92,7 @@ class Writer:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
         self._key = study_key(subject)
+        self._environment = partial(wandb_environment, wandb_folder(subject))
         self._open: dict[str, _OpenRun] = {}
         """By id in W&B."""
         self._has_given_up = self._has_said_address = False
@@ -99,16 +100,16 @@ class Writer:
         """Ids of the W&B runs that could not be written; not tried again."""
         save_last_destination(subject, to)
 
-    def write_pending(
-        self, progress: Callable[[str], None] | None = None, *, failed: bool = False
-    ) -> int:
+    def write_pending(self, *, failed: bool = False) -> int:
         """Write what has ended and is not mirrored yet; returns the number of runs written.
+
+        In the foreground a line is said per run.
 
         Args:
             failed: also runs whose last attempt failed.
         """
         written = 0
-        with wandb_environment():
+        with self._environment():
             pending = pending_runs(self._subject, self._store, self._to, failed=failed)
             for spec in pending:
                 run, name = wandb_id(self._key, spec.run_id), f"run {spec.run_id[:12]}"
@@ -116,8 +117,8 @@ class Writer:
                     continue
                 if self._contain(run, name, partial(self._write_run, spec)):
                     written += 1
-                    if progress:
-                        progress(f"W&B {self._to.mode}: {name} ({written}/{len(pending)})")
+                    if not self._background:
+                        self._say(f"W&B {self._to.mode}: {name} ({written}/{len(pending)})")
         return written
 
     def follow(self, training: Sequence[RunSpec]) -> int:
@@ -127,7 +128,7 @@ class Writer:
         Online alone: an offline copy is always of a whole run.
         """
         open_before = set(self._open)
-        with wandb_environment():
+        with self._environment():
             for spec in training:
                 run = wandb_id(self._key, spec.run_id)
                 if self._to.mode == "online" and run not in self.failed_runs:
@@ -166,7 +167,7 @@ class Writer:
             self._write_whole(projection, fill, exit_code=0, stamp=projection.stamp)
             return True
 
-        with wandb_environment():
+        with self._environment():
             return bool(self._contain(study_id(folder), "the table of verdicts", write))
 
     def write_dashboard(self, *, last: bool = True) -> str | None:
@@ -181,17 +182,15 @@ class Writer:
             return None
         from andrea.tracking.dashboards import save_workspace
 
-        def write() -> str | None:
+        save = partial(save_workspace, folder, self._to)
+        with self._environment():
+            if last:
+                return self._contain("dashboard", "the dashboard", save)
             try:
-                return save_workspace(folder, self._to)
+                return save()
             except Exception:
-                if last:
-                    raise
                 traceback.print_exc()  # into the mirror's log
                 return None
-
-        with wandb_environment():
-            return self._contain("dashboard", "the dashboard", write)
 
     def _contain(self, run: str, name: str, write: Callable[[], T]) -> T | None:
         """Return what `write` returns; None where the W&B run could not be written, which is said.
@@ -203,29 +202,26 @@ class Writer:
             return None
         try:
             return write()
-        except (Misconfigured, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+        except Exception as error:
+            no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+            if not no_room and not isinstance(error, Unreachable | Misconfigured):
                 self._say_failed(run, name, error)
                 return None
             if not self._background:
                 raise
-            self._has_given_up = True
-            command = sync_command(self._subject, self._to.mode)
-            self._say(f"{error}; W&B gets no more: mend it, then `{command}`")
-            return None
-        except Unreachable as error:
-            if not self._background:
-                raise
+            if not isinstance(error, Unreachable):
+                self._has_given_up = True
+                command = sync_command(self._subject, self._to.mode)
+                self._say(f"{error}; W&B gets no more: mend it, then `{command}`")
+                return None
             command = sync_command(self._subject, "online")
             self._say(f"{error}; mirroring offline, publish later with `{command}`")
-            self._to = replace(self._to, mode="offline")
-            entry = load_entries(self._subject).get(run)
-            # An offline copy would be sent after the rows that the server has.
-            has_rows = entry is not None and entry.has_rows
-            return None if has_rows else self._contain(run, name, write)
-        except Exception as error:
-            self._say_failed(run, name, error)
+        self._to = replace(self._to, mode="offline")
+        # An offline copy would be sent after the rows that the server has.
+        entry = load_entries(self._subject).get(run)
+        if entry is not None and entry.has_rows:
             return None
+        return self._contain(run, name, write)
 
     def _say_failed(self, run: str, name: str, error: Exception) -> None:
         self.failed_runs.add(run)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, examples
+from andrea.cli.show.output import print_json, table
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ def build_data_config(
 
 def print_corpus(prepared: "Prepared", as_json: bool) -> None:
     """Print the counts of a prepared corpus."""
-    from andrea.cli.show.output import print_json
-
     if not as_json:
         typer.echo(corpus_as_text(prepared))
         return
@@ -120,8 +119,6 @@ def print_corpus(prepared: "Prepared", as_json: bool) -> None:
 
 def corpus_as_text(prepared: "Prepared") -> str:
     """Return the counts as a table."""
-    from andrea.cli.show.output import table
-
     meta = prepared.meta
     tokens = sum(meta.tokens.values())
     rows: list[tuple[str, object]] = [

@@ -7,6 +7,7 @@ import typer
 
 from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.show.output import print_json, table
 from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
@@ -162,31 +163,19 @@ def print_written(
     out: Path, model: "GPT", architecture: str, dtype: str, notes: list[str], as_json: bool
 ) -> None:
     """Print what was written to the folder `out`."""
-    from andrea.cli.show.output import print_json, table
     from andrea.model.accounting import count_parameters
 
-    parameters, files = (
-        count_parameters(model.config).total,
-        sorted(path.name for path in out.iterdir()),
-    )
+    parameters = count_parameters(model.config).total
+    files = sorted(path.name for path in out.iterdir())
+    about: dict[str, object] = {
+        "folder": str(out),
+        "parameters": parameters,
+        "architecture": architecture,
+        "dtype": dtype,
+        "files": files,
+    }
     if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "parameters": parameters,
-                "architecture": architecture,
-                "dtype": dtype,
-                "files": files,
-                "notes": notes,
-                "model": model.config.model_dump(mode="json"),
-            }
-        )
+        print_json(about | {"notes": notes, "model": model.config.model_dump(mode="json")})
         return
-    rows = [
-        ("folder", out),
-        ("parameters", f"{parameters:,}"),
-        ("architecture", architecture),
-        ("dtype", dtype),
-        ("files", ", ".join(files)),
-    ]
-    typer.echo("\n\n".join([table(rows, ("written", "")), *notes]))
+    texts = about | {"parameters": f"{parameters:,}", "files": ", ".join(files)}
+    typer.echo("\n\n".join([table(list(texts.items()), ("written", "")), *notes]))

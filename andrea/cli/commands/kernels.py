@@ -2,11 +2,15 @@
 them?
 """
 
+import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from andrea.cli.options import Debug, Json, examples
+from andrea.cli.show.output import print_json, size, table
+from andrea.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +38,6 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Compare every op with float64 on a device, forward and backward, in every type and layout."""
-    from dataclasses import asdict
-
-    from andrea.cli.show.output import print_json, table
 
     where = kernels_on(device)
     from andrea.kernels.check import ALLOWED, compare_ops, summarize
@@ -85,8 +86,6 @@ def bench(
     GB/s are the bytes that must move at least, over the time; the share is of what a copy reaches
     on this device.
     """
-    from andrea.cli.show.output import print_json, table
-
     where = kernels_on(device)
     from andrea.kernels.bench import run_benchmarks
 
@@ -131,9 +130,6 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Registers, shared memory, spills and size of the code of every kernel; needs no GPU."""
-    from dataclasses import asdict
-
-    from andrea.cli.show.output import print_json, size, table
     from andrea.kernels.show import CompiledKernel, inspect_kernels
 
     found = [kernel for arch in archs or [this_arch()] for kernel in inspect_kernels(arch)]
@@ -158,7 +154,6 @@ def kernels_on(name: str) -> "torch.device":
     """
     import torch
 
-    from andrea.errors import UserError
     from andrea.kernels import backend
 
     try:
@@ -166,12 +161,9 @@ def kernels_on(name: str) -> "torch.device":
     except RuntimeError as error:
         raise UserError(f"--device {name!r}: write cuda or cuda:1") from error
     lacking = backend.missing_requirement(device)
-    if (
-        lacking is None
-        and device.type == "cuda"
-        and (device.index or 0) >= torch.cuda.device_count()
-    ):
-        lacking = f"this machine has {torch.cuda.device_count()} CUDA devices"
+    devices = torch.cuda.device_count()
+    if lacking is None and device.type == "cuda" and (device.index or 0) >= devices:
+        lacking = f"this machine has {devices} CUDA devices"
     if lacking is not None:
         raise UserError(f"--device {name}: {lacking}")
     return device
@@ -179,9 +171,7 @@ def kernels_on(name: str) -> "torch.device":
 
 def this_arch() -> str:
     """Of the first device, or that of an H100 and H200."""
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is not None:
+    with contextlib.suppress(ImportError):
         import torch
 
         if torch.cuda.is_available():

@@ -8,7 +8,10 @@ import typer
 
 from andrea.cli import completion
 from andrea.cli.options import Debug, Json, Settings, Variants, examples
+from andrea.cli.settings import build_run_config, load_variants, require_model_settings
+from andrea.cli.show.output import print_json, size, table
 from andrea.errors import UserError
+from andrea.text.numbers import big, relative
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
@@ -75,8 +78,6 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Parameters by part, FLOPs per token and memory of a preset."""
-    from andrea.cli.settings import load_variants
-    from andrea.cli.show.output import print_json
     from andrea.model.summary import describe
 
     load_variants(variants)
@@ -104,8 +105,6 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Models side by side; --set holds for all of them."""
-    from andrea.cli.settings import load_variants
-    from andrea.cli.show.output import print_json
     from andrea.model.summary import compare_models, match_models
 
     if by and not match:
@@ -164,8 +163,6 @@ def parse_model(model: str, settings: Sequence[str]) -> "ModelConfig":
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
     """
-    from andrea.cli.settings import build_run_config, require_model_settings
-
     require_model_settings(settings)
     preset, colon, own = model.partition(":")
     if not colon:
@@ -220,9 +217,6 @@ def rehearse_variants(cfgs: Mapping[str, "ModelConfig"], variants: Path | None) 
 
 def summary_as_text(summary: "ModelSummary") -> str:
     """Return the tables of `andrea model show`: the tree of parts, then costs, then notes."""
-    from andrea.cli.show.output import size, table
-    from andrea.text.numbers import big
-
     tree = []
     for row in summary.rows:
         times = f" × {row.times}" if row.times > 1 and row.depth < 1 else ""
@@ -252,9 +246,6 @@ def summary_as_text(summary: "ModelSummary") -> str:
 
 def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
     """Return models as columns, parameters and FLOPs (forward and backward) as rows."""
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import big
-
     lines: list[list[str]] = []
     for group in models[0].parameters._fields:
         counts = [getattr(model.parameters, group) for model in models]
@@ -288,9 +279,7 @@ def matches_as_text(
     on: Literal["params", "flops"],
 ) -> str:
     """Return the value that each later model would be solved for, and how near that comes."""
-    from andrea.cli.show.output import table
     from andrea.model.size_matching import UNITS
-    from andrea.text.numbers import relative
 
     lines = []
     for model in matched:
@@ -312,7 +301,5 @@ def matches_as_text(
 
 def difference_to_first(per_cent: float) -> str:
     """Return a difference to the first: in per cent, or as a factor where it is large."""
-    from andrea.text.numbers import relative
-
     factor = 1 + per_cent / 100
     return relative(per_cent / 100) if 0.5 < factor < 2 else f"× {factor:.4g}"

@@ -9,6 +9,7 @@ import typer
 
 from andrea.cli import completion
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.show.output import print_json, stdout_kept_for_json
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Build reports again from the store, and print where they are."""
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
-
     names = None
     if formats is not None:
         names = [part.strip().lower() for part in formats.split(",") if part.strip()]

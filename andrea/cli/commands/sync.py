@@ -18,7 +18,9 @@ from andrea.cli.options import (
     WandbTags,
     examples,
 )
+from andrea.cli.show.output import print_json
 from andrea.errors import UserError
+from andrea.text.numbers import plural
 
 if TYPE_CHECKING:
     from andrea.records.base import Settings
@@ -71,7 +73,6 @@ def sync(
     debug: Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
-    from andrea.cli.show.output import print_json
     from andrea.tracking.destination import missing_key, resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as write_to_wandb
 
@@ -89,13 +90,7 @@ def sync(
         print_json(plan.to_json()) if as_json else typer.echo(plan_as_text(plan))
         return
     write_missing_report(store, subject)
-    written = write_to_wandb(
-        subject,
-        store,
-        destination,
-        lambda line: print(line, file=sys.stderr, flush=True),
-        checkpoint=checkpoint,
-    )
+    written = write_to_wandb(subject, store, destination, checkpoint=checkpoint)
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
@@ -104,7 +99,6 @@ def sync(
 
 def written_in_words(store: "RunStore", subject: "Subject", written: int) -> str:
     """Return what was written, and what is still to come."""
-    from andrea.text.numbers import plural
     from andrea.tracking.published import left_open
 
     unfinished = sum(store.load_result(run.run_id) is None for run in subject.load_runs())
@@ -200,7 +194,6 @@ def plan_sync(
 
 def plan_as_text(plan: SyncPlan) -> str:
     """Return the number of runs, the project, the panels of the dashboard, and the runs."""
-    from andrea.text.numbers import plural
     from andrea.tracking.destination import server_url
 
     destination = plan.destination

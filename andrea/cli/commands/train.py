@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from andrea.cli import options as opt
+from andrea.cli.settings import build_run_config, load_variants
+from andrea.cli.show.output import print_json, size, stdout_kept_for_json, table
 from andrea.errors import StudyError, reason
+from andrea.text.numbers import NOTHING, big, number, seconds, short
 from andrea.verdict.seeds import tuning_seed
 
 if TYPE_CHECKING:
@@ -66,8 +69,6 @@ def train(
     The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless
     you set data.eval_part=verdict.
     """
-    from andrea.cli.settings import build_run_config, load_variants
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
     from andrea.cli.stores import starting_store
     from andrea.cli.wandb_mirror import MirrorOptions, open_mirror
     from andrea.tracking.subject import SingleRun
@@ -240,9 +241,6 @@ def _spec(run: PreparedRun) -> "RunSpec":
 
 def result_as_text(store: "RunStore", run_id: str, result: "RunResult") -> str:
     """Return the result as a table."""
-    from andrea.cli.show.output import size, table
-    from andrea.text.numbers import NOTHING, big, number, seconds, short
-
     remark = result.reason or ("stalled" if result.stalled else "")
     speed = f"{result.tokens_per_s or 0:,.0f} tokens/s"
     memory = size(result.peak_memory_bytes) if result.peak_memory_bytes else NOTHING
