@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from andrea.cli import options as opt
 from andrea.cli.settings import build_run_config, load_variants
 from andrea.cli.show.output import print_json, size, stdout_kept_for_json, table
@@ -47,12 +45,11 @@ def train(
     tokens: opt.Tokens = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help=f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
+        opt.option(
+            "--seed N",
+            f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
             "verdicts never train.",
+            min=0,
         ),
     ] = None,
     device: opt.Device = "auto",
@@ -205,11 +202,7 @@ def train_run(
 
 
 def _say_evaluations(
-    store: "RunStore",
-    run: PreparedRun,
-    say: Say,
-    ended: threading.Event,
-    mirror: "Mirror | None",
+    store: "RunStore", run: PreparedRun, say: Say, ended: threading.Event, mirror: "Mirror | None"
 ) -> None:
     """Print every evaluation that is appended to the run's metrics, until the run has ended."""
     from andrea.execution.tail import Tail
