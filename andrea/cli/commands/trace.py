@@ -155,12 +155,8 @@ def build_subject(
         rehearse(config.model, "--variants")
     require_room(config.model)
     model = build_model(config.model, config.seeds.init)
-    about = {
-        "name": f"{preset}, fresh, seed {config.seeds.init}",
-        "fresh": True,
-        "seed": config.seeds.init,
-    }
-    return Subject(model, ByteTokenizer(), about)
+    name, seed = f"{preset}, fresh, seed {config.seeds.init}", config.seeds.init
+    return Subject(model, ByteTokenizer(), {"name": name, "fresh": True, "seed": seed})
 
 
 def load_subject(run: str, runs: Path) -> Subject:
@@ -330,13 +326,11 @@ def heading(traced: "Traced") -> str:
         embedding += f" + position {short(start['position'])}"
     if config["embedding_norm"]:
         embedding += ", normalized"
-    return "\n".join(
-        [
-            f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
-            f"{config['norm_placement']}, residual {config['residual']}",
-            f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}",
-            f"embedding: {embedding} → stream {short(start['after'])}",
-        ]
+    return (
+        f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
+        f"{config['norm_placement']}, residual {config['residual']}\n"
+        f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}\n"
+        f"embedding: {embedding} → stream {short(start['after'])}"
     )
 
 

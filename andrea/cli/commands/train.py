@@ -82,7 +82,9 @@ def train(
         overrides = merge_overrides(settings or [], tokens, seed)
         config = build_run_config(preset, overrides, seed=seed)
         if variants is not None:
-            rehearse_variants(config)
+            from andrea.training.rehearsal import rehearse
+
+            rehearse(config.model, "--variants")
         with starting_store(runs) as store:
             run = prepare_run(config, store, device)
         result = earlier = store.load_result(run.run_id)
@@ -128,17 +130,6 @@ def merge_overrides(settings: list[str], tokens: int | None, seed: int | None) -
         refuse_twice("--seed", "seed", parse_overrides(settings))
     budget = [] if tokens is None else [f"train.tokens={tokens}"]
     return [*DEFAULTS, *settings, *budget]
-
-
-def rehearse_variants(config: "RunConfig") -> None:
-    """Build and run the model once without numbers, as studies do.
-
-    Raises:
-        UserError: a variant of the user's cannot be built and run.
-    """
-    from andrea.training.rehearsal import rehearse
-
-    rehearse(config.model, "--variants")
 
 
 def prepare_run(config: "RunConfig", store: "RunStore", device: str) -> PreparedRun:
