@@ -202,7 +202,7 @@ def test_an_arm_that_no_rate_trains_has_no_rate_to_be_judged_at_and_no_sensitivi
         "reason": "every tuning run diverged or stalled",
     }
     [pre, post] = study.judged
-    post = {**post, **lost, "lr": None, "mean": None, "low": None, "high": None}
+    post = replace(post, **lost, lr=None, mean=None, low=None, high=None)
     gone = replace(study, judged=[pre, post])
     gone.trials.loc[gone.trials["arm"] == "post", "ok"] = False
     gone.__dict__["differences"] = gone.differences.iloc[:0]
@@ -242,7 +242,7 @@ def test_inconclusive_is_said_of_the_question_and_exploratory_once(tmp_path: Pat
     study = load(writer.folder, writer.store)
     told = "post is worse than pre; whether third differs from pre is inconclusive."
     assert words.answer(study).endswith(told)
-    tagged = [row | {"tags": ["exploratory"]} for row in study.judged]
+    tagged = [replace(row, tags=["exploratory"]) for row in study.judged]
     early = replace(
         study, judged=tagged, verdict=study.verdict.model_copy(update={"exploratory": True})
     )

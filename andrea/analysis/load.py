@@ -38,7 +38,7 @@ from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find_study, list_studies
 from andrea.store.usual import DEFAULT_RUNS
-from andrea.store.verdict_rows import Row, effect_rows, verdict_rows
+from andrea.store.verdict_rows import VerdictRow, effect_rows, verdict_rows
 from andrea.text.names import line
 from andrea.text.numbers import bare, listing
 from andrea.verdict.protocol import Protocol
@@ -95,13 +95,13 @@ class Study:
     """The lines of runs.jsonl: every run in the order of the plan."""
     logs: RunLogs
     """What the runs logged, through the cache."""
-    judged: list[Row]
+    judged: list[VerdictRow]
     """Rows of `verdict_rows`: what `verdicts` is made of."""
     effects: pd.DataFrame
     """Of a factorial design, else empty."""
 
     def __repr__(self) -> str:
-        words = Counter(row["verdict"] for row in self.judged if row["verdict"] != "baseline")
+        words = Counter(row.verdict for row in self.judged if row.verdict != "baseline")
         counts = [f"{count} {word}" for word, count in words.items()]
         states = self.runs["outcome"].value_counts().to_dict()
         outcomes = [f"{count} {outcome}" for outcome, count in states.items()]

@@ -31,8 +31,8 @@ ENDED_WELL = ("completed", "stopped", "pruned")
 LONGEST_TAG = 64
 
 Row: TypeAlias = dict[str, float | list[float]]
-"""What was recorded at one optimizer step, with `step` and `tokens`. A list is a value per layer:
-entry i is block i's; of the residual stream, what enters it.
+"""The values recorded at one optimizer step, with `step` and `tokens`. A list has a value per
+layer: entry i is block i's; of the residual stream, what enters it.
 """
 
 
@@ -122,8 +122,9 @@ def _run_tags(
     subject: Subject, spec: RunSpec, ending: RunResult, user_tags: Sequence[str]
 ) -> list[str]:
     info = subject.load_info()
-    kind = "train" if spec.phase == "train" else info.kind
-    tags = [info.name, kind, spec.arm, subject.load_question().preset]
+    tags = [info.name, info.kind, spec.arm, subject.load_question().preset]
+    if spec.phase == "train":
+        tags.append("train")
     if ending.outcome != "completed":
         tags.append(ending.outcome)
     if ending.stalled:

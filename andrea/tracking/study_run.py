@@ -15,7 +15,7 @@ from andrea.records.base import Settings
 from andrea.records.run import RunResult, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.store.verdict_rows import effect_rows, verdict_rows
+from andrea.store.verdict_rows import EffectRow, VerdictRow, effect_rows, verdict_rows
 from andrea.tracking.destination import Destination
 from andrea.tracking.projection import LAYER_METRICS, Projection, as_tags, short_name
 from andrea.tracking.published import is_done, load_entries, unique_runs
@@ -167,16 +167,16 @@ def _summary(folder: StudyFolder, best: str | None) -> Settings:
     summary: Settings = {"complete": folder.complete, "best_run": (best or "")[:12]}
     if folder.load_info().kind != "sweep":
         for row in verdict_rows(folder):
-            if row["verdict"] != "baseline":
-                summary[f"verdict.{row['arm']}"] = row["verdict"]
+            if row.verdict != "baseline":
+                summary[f"verdict.{row.arm}"] = row.verdict
     trial = folder.load_best()
     if trial is not None and trial.params:
         summary |= {f"best.{short_name(key)}": value for key, value in trial.params.items()}
     return summary
 
 
-def _table(columns: list[str], rows: list[dict[str, Any]]) -> Table:
-    return Table(columns, [[row.get(column) for column in columns] for row in rows])
+def _table(columns: list[str], rows: Sequence[VerdictRow | EffectRow]) -> Table:
+    return Table(columns, [[getattr(row, column) for column in columns] for row in rows])
 
 
 def _outcomes(runs: Sequence[PlannedRun]) -> Table:

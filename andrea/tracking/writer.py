@@ -43,7 +43,7 @@ from andrea.tracking.study_run import StudyProjection, pending_study, study_id
 from andrea.tracking.subject import SingleRun, Subject, study_key, wandb_folder, wandb_id
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What stops every run, not one: a disk that is full or takes nothing."""
+"""Errors that stop every run, not one: the disk is full or takes nothing."""
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _OpenRun:
 
     run: wandb.Run
     early: bool
-    """Whether it began before the training had ended."""
+    """It began before the training had ended."""
     sent: int | None = None
     """Number of rows that wandb has; None before the first is to be sent."""
 
@@ -75,7 +75,7 @@ class Writer:
     trained stays open between two looks.
 
     Args:
-        say: told one line per thing that went wrong; nothing here raises because of one run.
+        say: prints a line per thing that went wrong; nothing here raises because of one run.
         background: in the mirror's process, whose stderr is its log: tracebacks go there, and an
             unreachable server turns the rest offline. Else it raises `Unreachable`.
     """
@@ -182,17 +182,15 @@ class Writer:
             return None
         from andrea.tracking.dashboards import save_workspace
 
-        def write() -> str | None:
+        save = partial(save_workspace, folder, self._to)
+        with self._environment():
+            if last:
+                return self._contain("dashboard", "the dashboard", save)
             try:
-                return save_workspace(folder, self._to)
+                return save()
             except Exception:
-                if last:
-                    raise
                 traceback.print_exc()  # into the mirror's log
                 return None
-
-        with self._environment():
-            return self._contain("dashboard", "the dashboard", write)
 
     def _contain(self, run: str, name: str, write: Callable[[], T]) -> T | None:
         """Return what `write` returns; None where the W&B run could not be written, which is said.
@@ -204,29 +202,26 @@ class Writer:
             return None
         try:
             return write()
-        except (Misconfigured, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+        except Exception as error:
+            no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+            if not no_room and not isinstance(error, Unreachable | Misconfigured):
                 self._say_failed(run, name, error)
                 return None
             if not self._background:
                 raise
-            self._has_given_up = True
-            command = sync_command(self._subject, self._to.mode)
-            self._say(f"{error}; W&B gets no more: mend it, then `{command}`")
-            return None
-        except Unreachable as error:
-            if not self._background:
-                raise
+            if not isinstance(error, Unreachable):
+                self._has_given_up = True
+                command = sync_command(self._subject, self._to.mode)
+                self._say(f"{error}; W&B gets no more: mend it, then `{command}`")
+                return None
             command = sync_command(self._subject, "online")
             self._say(f"{error}; mirroring offline, publish later with `{command}`")
-            self._to = replace(self._to, mode="offline")
-            entry = load_entries(self._subject).get(run)
-            # An offline copy would be sent after the rows that the server has.
-            has_rows = entry is not None and entry.has_rows
-            return None if has_rows else self._contain(run, name, write)
-        except Exception as error:
-            self._say_failed(run, name, error)
+        self._to = replace(self._to, mode="offline")
+        # An offline copy would be sent after the rows that the server has.
+        entry = load_entries(self._subject).get(run)
+        if entry is not None and entry.has_rows:
             return None
+        return self._contain(run, name, write)
 
     def _say_failed(self, run: str, name: str, error: Exception) -> None:
         self.failed_runs.add(run)
@@ -368,8 +363,8 @@ class Writer:
 
     def _require_taken(self, run: wandb.Run) -> None:
         """Raise where wandb has given up some of the run's data, which it does not say itself."""
-        if self._to.mode == "online" and (lost := lost_data(Path(run.dir).with_name("logs"))):
-            raise Unreachable(f"W&B refused some data ({lost})")
+        if self._to.mode == "online" and (error := lost_data(Path(run.dir).with_name("logs"))):
+            raise Unreachable(f"W&B refused some data ({error})")
 
 
 def as_histogram(profile: list[float]) -> wandb.Histogram:
