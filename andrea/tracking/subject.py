@@ -36,8 +36,8 @@ class SingleRun:
     def load_runs(self) -> list[RunSpec]:
         """Return the one run, with rate and seed of its configuration."""
         config = load_config(self._store, self.run_id)
-        values = {"run_id": self.run_id, "arm": "", "phase": "train", "why": "train"}
-        values |= {"lr": config.get("train.lr"), "seed": config.get("seed", 0)}
+        fixed = {"run_id": self.run_id, "arm": "", "phase": "train", "why": "train"}
+        values = {**fixed, "lr": config.get("train.lr"), "seed": config.get("seed", 0)}
         spec = RunSpec.from_json(values, f"config.json of run {self.run_id[:12]}")
         return [spec] if spec else []
 
