@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from scipy import special
 
@@ -27,10 +26,6 @@ class Stability:
     low: float | None
     """Wilson's (1927) interval at 95 %: inside 0 and 1, and of some width at 0 of n."""
     high: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 def measure_stability(runs: Sequence[Replicate]) -> Stability:
