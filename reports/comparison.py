@@ -169,7 +169,7 @@ def verdicts(study: Study) -> Table:
         columns.append(
             numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts)
         )
-    if again := confirmation.in_a_word(study):
+    if again := confirmation.words_by_arm(study):
         frame["confirmation"] = frame["arm"].map(again)
         columns.append(Column("confirmation", "confirmation"))
         caption += " The confirmation is a block of fresh seeds, judged alone."

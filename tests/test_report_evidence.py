@@ -238,12 +238,12 @@ def test_a_confirmation_contradicts_only_where_both_blocks_decide(
         confirmation.sentence(again)
         == f"{'' if agrees is None else 'A confirmation on 5 fresh seeds '}{whole}."
     )
-    assert confirmation.in_a_word(again) == {"post": told}
+    assert confirmation.words_by_arm(again) == {"post": told}
 
 
 def test_an_arm_without_a_rate_has_no_confirmation(study: Study, writer: Writer) -> None:
     again = other(study, confirmation=confirmed(writer, "unstable", None) | {"complete": True})
-    assert confirmation.in_a_word(again) == {"post": "not trained"}
+    assert confirmation.words_by_arm(again) == {"post": "not trained"}
     assert confirmation.sentence(again) == "A confirmation on 5 fresh seeds has no run of post."
 
 

@@ -1,4 +1,4 @@
-"""The chapter over documents: would another text have said the same?"""
+"""The chapter over documents: the effect on other texts of the same kind."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ _YEAR = re.compile(r"(?<!\d)(1[5-9]\d\d|20\d\d)(?!\d)")
 
 
 def chapter(study: Study) -> list[Item]:
-    """The interval over documents beside the one over seeds, and the effect document by
+    """Return the interval over documents beside the one over seeds, and the effect document by
     document.
     """
     items = _table(study)
@@ -31,18 +31,16 @@ def chapter(study: Study) -> list[Item]:
 
 
 def by_document(study: Study) -> pd.DataFrame:
-    """One row per arm and evaluated document: arm, document, tokens, difference (nats: mean over
+    """Return one row per arm and evaluated document: arm, document, tokens, difference (nats: mean over
     seeds of arm − baseline), low, high (least and greatest seed), n (seeds). Only where every
     planned pair is whole.
     """
     pairs = study.differences
-    whole = [arm for arm, mine in pairs.groupby("arm", sort=False) if mine["ok"].all()]
-    found = study.part(
-        "documents", ["arm", "seed", "document", "tokens", "loss"], phase="replicate"
-    )
-    found = found[found["loss"].notna()]
-    base = found[found["arm"] == study.baseline][["seed", "document", "loss"]]
-    both = found[found["arm"].isin(whole)].merge(
+    whole = [arm for arm, of_arm in pairs.groupby("arm", sort=False) if of_arm["ok"].all()]
+    columns = ["arm", "seed", "document", "tokens", "loss"]
+    losses = study.part("documents", columns, phase="replicate").dropna(subset="loss")
+    base = losses[losses["arm"] == study.baseline][["seed", "document", "loss"]]
+    both = losses[losses["arm"].isin(whole)].merge(
         base, on=["seed", "document"], suffixes=("", "_baseline")
     )
     both["difference"] = both["loss"] - both["loss_baseline"]
@@ -59,25 +57,30 @@ def by_document(study: Study) -> pd.DataFrame:
 
 
 def _table(study: Study) -> list[Item]:
-    told = study.verdict.to_json().get("documents") or {}
     rows = []
+    seeds = {row.arm: row for row in study.judged}
     for arm in study.arms:
-        if arm in told:
-            found, seeds = told[arm], study.verdicts[study.verdicts["arm"] == arm].iloc[0]
-            low, high = found.get("interval") or (np.nan, np.nan)
+        if arm in study.verdict.documents:
+            documents = study.verdict.documents[arm]
+            low, high = documents.interval or (np.nan, np.nan)
             row = {
                 "arm": arm,
                 "label": study.label(arm),
-                "mean": found.get("mean"),
+                "mean": documents.mean,
                 "low": low,
                 "high": high,
+                "n_documents": documents.n_documents,
+                "freedom": documents.freedom,
+                "seeds_low": seeds[arm].low,
+                "seeds_high": seeds[arm].high,
+                "n": seeds[arm].n,
+                "reason": documents.reason,
             }
-            row |= {"n_documents": found.get("n_documents"), "freedom": found.get("freedom")}
-            row |= {"seeds_low": seeds["low"], "seeds_high": seeds["high"], "n": seeds["n"]}
-            rows.append(row | {"reason": found.get("reason") or ""})
+            rows.append(row)
     if not rows:
         return []
-    frame = pd.DataFrame(rows).astype(dict.fromkeys(("mean", "low", "high", "freedom"), "float64"))
+    quantities = ("mean", "low", "high", "freedom", "seeds_low", "seeds_high")
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(quantities, "float64"))
     columns = [
         Column("label", "arm"),
         numbers("mean", "difference (nats)", text.signed),
@@ -127,21 +130,22 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
 
 
 def year(name: str) -> float:
-    """The year in a document's name; NaN where there is none, or several."""
-    found = set(_YEAR.findall(str(name)))
-    return float(found.pop()) if len(found) == 1 else float("nan")
+    """Return the year in a document's name; NaN where there is none, or several."""
+    years = set(_YEAR.findall(str(name)))
+    return float(years.pop()) if len(years) == 1 else float("nan")
 
 
 def place(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
-    """The documents that are drawn, with `x`: their year, else their rank by difference within the
+    """Return the documents that are drawn, with `x`: their year, else their rank by difference within the
     arm.
 
     Thinned by selection: evenly spaced ranks with both ends.
     """
     parts = []
-    for _, mine in effects.sort_values("difference", kind="stable").groupby("arm", sort=False):
-        ranked = mine.assign(rank=np.arange(1.0, len(mine) + 1))
-        places = np.unique(np.linspace(0, len(mine) - 1, min(DRAWN, len(mine))).round().astype(int))
+    for _, of_arm in effects.sort_values("difference", kind="stable").groupby("arm", sort=False):
+        ranked = of_arm.assign(rank=np.arange(1.0, len(of_arm) + 1))
+        count = min(DRAWN, len(of_arm))
+        places = np.unique(np.linspace(0, len(of_arm) - 1, count).round().astype(int))
         parts.append(ranked.iloc[places])
     drawn = pd.concat(parts, ignore_index=True)
     drawn["x"] = drawn["document"].map(years) if years else drawn["rank"]

@@ -1,7 +1,6 @@
-"""What an effect is worth, and what else differs: tokens saved, equal budgets, what is not matched,
-measured speed.
-"""
+"""Effects in tokens and at equal budgets, quantities that are not matched, measured speed."""
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -11,34 +10,32 @@ from andrea.analysis.chapters import sentences as words
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, numbers
 from andrea.analysis.tables import not_matched as notmatched
+from andrea.records.extras import BUDGETS, Budget
+from andrea.records.verdict import EqualCost
+from andrea.store.verdict_rows import VerdictRow
 from andrea.text import numbers as text
 
-BUDGETS = {"tokens": "equal tokens", "flops": "equal FLOPs", "time": "equal wall-clock time"}
-"""What the arms may have in common at the end of their schedules."""
+BUDGET_NAMES: dict[Budget, str] = {"flops": "equal FLOPs", "time": "equal wall-clock time"}
+QUANTITIES = ("mean", "low", "high", "level", "n")
+"""Numbers of a verdict that the table of equal budgets shows."""
 
 
 def tokens_saved(study: Study) -> list[Item]:
-    """Every effect as a share of the baseline's tokens; nothing where no rulers were trained."""
-    told = study.verdict.to_json().get("tokens_saved") or {}
+    """Return every effect as a share of the baseline's tokens; nothing where no positive control
+    was trained.
+    """
     rows = []
     for arm in study.arms:
-        if arm in told:
-            found = told[arm]
-            low, high = found.get("interval") or (None, None)
-            row = {
-                "arm": arm,
-                "label": study.label(arm),
-                "saved": found.get("saved"),
-                "low": low,
-                "high": high,
-            }
-            keys = ("level", "n", "tokens")
-            rows.append(
-                row | {key: found.get(key) for key in keys} | {"reason": found.get("reason") or ""}
-            )
+        if arm in study.verdict.tokens_saved:
+            saved = study.verdict.tokens_saved[arm]
+            row = {"arm": arm, "label": study.label(arm), **asdict(saved)}
+            row["low"], row["high"] = saved.interval or (None, None)
+            rows.append(row)
     if not rows:
         return []
-    frame = _numeric(pd.DataFrame(rows), "saved", "low", "high", "level", "n", "tokens")
+    keys = ("saved", "low", "high", "level", "n", "tokens")
+    frame = _numeric(pd.DataFrame(rows), *keys).drop(columns="interval")
+    frame = frame[["arm", "label", *keys, "reason"]]
     columns = [
         Column("label", "arm"),
         numbers("saved", "tokens saved", text.share),
@@ -69,20 +66,16 @@ def _at_level(frame: pd.DataFrame) -> str:
 
 
 def equal(study: Study) -> list[Item]:
-    """The comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that budget;
-    else n/a. Nothing where neither FLOPs nor time was asked for.
+    """Return the comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that
+    budget, else n/a; nothing where neither FLOPs nor time was asked for.
     """
-    told = study.verdict.to_json().get("equal") or {}
     if not words.asked_extras(study).equal:
         return []
     rows = []
-    for row in study.verdicts.to_dict("records"):
-        if row["verdict"] != "baseline":
-            rows.append(_at_tokens(study, row))
-            rows += [
-                _at_budget(study, kind, row["arm"], told.get(kind) or {})
-                for kind in ("flops", "time")
-            ]
+    for row in study.judged:
+        if row.verdict != "baseline":
+            rows.append(_at_equal_tokens(study, row))
+            rows += [_at_budget(study, budget, row.arm) for budget in BUDGETS]
     frame = _numeric(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
     columns = [
         Column("label", "arm"),
@@ -106,37 +99,38 @@ def equal(study: Study) -> list[Item]:
     return [Table("equal-budgets", caption, frame, columns, stacked=True, mark="word")]
 
 
-def _at_tokens(study: Study, row: dict[Any, Any]) -> dict[str, Any]:
+def _at_equal_tokens(study: Study, row: VerdictRow) -> dict[str, Any]:
     runs = study.replicates()
-    tokens = runs[runs["arm"] == row["arm"]]["tokens"].max()
-    told = {key: row[key] for key in ("mean", "low", "high", "level", "n")} | {"p": row["p_holm"]}
-    word = text.judged(row["verdict"], row["cause"])
-    common = {
-        "arm": row["arm"],
-        "label": row["label"],
-        "budget": BUDGETS["tokens"],
-        "tokens": tokens,
+    return {
+        "arm": row.arm,
+        "label": study.label(row.arm),
+        "budget": "equal tokens",
+        "tokens": runs[runs["arm"] == row.arm]["tokens"].max(),
+        **{key: getattr(row, key) for key in QUANTITIES},
+        "p": row.p_holm,
+        "word": text.judged(row.verdict, row.cause),
+        "reason": "",
     }
-    return common | told | {"word": word, "reason": ""}
 
 
-def _at_budget(study: Study, kind: str, arm: str, told: dict[str, Any]) -> dict[str, Any]:
-    found = told.get(arm)
-    row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGETS[kind]}
-    row |= dict.fromkeys(("tokens", "mean", "low", "high", "level", "n", "p"))
-    if found is None or "na" in found:
-        waits = kind in words.asked_extras(study).equal
-        reason = (found or {}).get("na") or (
-            "not trained yet" if waits else f"not asked for (--equal {kind})"
-        )
-        return row | {"word": "n/a", "reason": reason}
-    low, high = found.get("interval") or (None, None)
-    keys = ("tokens", "mean", "level", "n", "p")
-    row |= {key: found.get(key) for key in keys} | {"low": low, "high": high}
-    word = str(found.get("word") or text.NOTHING)
-    # The reasons of these words say the number over again.
-    reason = "" if word in ("better", "worse", "equivalent") else str(found.get("reason") or "")
-    return row | {"word": text.judged(word, str(found.get("cause") or "")), "reason": reason}
+def _at_budget(study: Study, budget: Budget, arm: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGET_NAMES[budget]}
+    outcome = study.verdict.equal.get(budget, {}).get(arm, EqualCost())
+    verdict = outcome.verdict
+    if verdict is None:
+        reason = "not trained yet"
+        if budget not in words.asked_extras(study).equal:
+            reason = f"not asked for (--equal {budget})"
+        return row | {"word": "n/a", "reason": outcome.na or reason}
+    row |= {key: getattr(verdict, key) for key in QUANTITIES}
+    # The reasons of these words repeat the number.
+    is_in_numbers = verdict.verdict in ("better", "worse", "equivalent")
+    return row | {
+        "tokens": outcome.tokens,
+        "p": verdict.p,
+        "word": text.judged(verdict.verdict, verdict.cause),
+        "reason": "" if is_in_numbers else verdict.reason,
+    }
 
 
 # ---- what is not matched
@@ -195,14 +189,15 @@ def _quantity(value: Any, unit: Any) -> str:
 
 
 def speed(study: Study) -> list[Item]:
-    """Warm and interleaved measurements; nothing where none were made."""
-    told = study.speed.to_json().get("arms") or {}
+    """Return the table of warm and interleaved measurements; nothing where none were made."""
     rows = []
     for arm in study.arms:
-        if arm in told:
-            ratio = (study.speed.to_json().get("ratio") or {}).get(arm) or {}
-            row = {"arm": arm, "label": study.label(arm), **told[arm], "ratio": ratio.get("ratio")}
-            rows.append(row | {"ratio_low": ratio.get("low"), "ratio_high": ratio.get("high")})
+        if arm in study.speed.arms:
+            row = {"arm": arm, "label": study.label(arm), **study.speed.arms[arm].to_json()}
+            ratio = study.speed.ratio.get(arm)
+            if ratio is not None:
+                row |= {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+            rows.append(row)
     if not rows:
         return []
     quantities = (

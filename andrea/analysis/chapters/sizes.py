@@ -52,7 +52,7 @@ def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
     """
     by_question: dict[Any, Group] = {}
     for study in studies:
-        if study.verdict.to_json().get("verdicts") and board.study_regime(study).parameters:
+        if study.verdict.verdicts and board.study_regime(study).parameters:
             by_question.setdefault(board.question_key(study), []).append(study)
     found, said = [], []
     for several in by_question.values():

@@ -1,4 +1,4 @@
-"""How often an arm does not train, and how much it minds its learning rate."""
+"""Stability of the arms in training, and their sensitivity to the learning rate."""
 
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
 from andrea.verdict.replicates import Replicate
+from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import measure_stability
 
 PHASES = {"tune": "tuning", "replicate": "replicates"}
@@ -84,30 +85,11 @@ def chapter(study: Study) -> list[Item]:
 
 
 def sensitivity(study: Study) -> list[Item]:
-    """Value per arm, and the curve behind it; nothing before the verdict."""
-    told = study.verdict.to_json().get("sensitivity") or {}
+    """Return the sensitivity of every arm, and the curve behind it; nothing before the verdict."""
     rows = []
     for arm in study.arms:
-        if arm in told:
-            found = told[arm]
-            span = (
-                [min(found["rates"]), max(found["rates"])]
-                if found.get("rates")
-                else [np.nan, np.nan]
-            )
-            row = {"arm": arm, "label": study.label(arm), "from_rate": span[0], "to_rate": span[1]}
-            row |= {
-                key: np.nan if found.get(key) is None else found[key]
-                for key in ("value", "best", "n")
-            }
-            reason = found.get("reason") or ""
-            if (
-                found.get("value") is not None
-                and not study.trials[study.trials["arm"] == arm]["ok"].any()
-            ):
-                # What is bad at every rate is level, which is no sign of a wide valley.
-                row, reason = row | {"value": np.nan}, "trained at none of these rates"
-            rows.append(row | {"reason": reason})
+        if arm in study.verdict.sensitivity:
+            rows.append(_sensitivity_row(study, arm, study.verdict.sensitivity[arm]))
     if not rows:
         return []
     frame = pd.DataFrame(rows)
@@ -134,21 +116,33 @@ def sensitivity(study: Study) -> list[Item]:
     return items + _figure(study, curve(study))
 
 
+def _sensitivity_row(study: Study, arm: str, measured: Sensitivity) -> dict[str, Any]:
+    numbers = {"value": measured.value, "best": measured.best, "n": measured.n}
+    row: dict[str, Any] = {
+        "arm": arm,
+        "label": study.label(arm),
+        "from_rate": min(measured.rates, default=np.nan),
+        "to_rate": max(measured.rates, default=np.nan),
+        **{key: np.nan if number is None else number for key, number in numbers.items()},
+        "reason": measured.reason,
+    }
+    has_trained = study.trials[study.trials["arm"] == arm]["ok"].any()
+    if measured.value is not None and not has_trained:
+        # A curve that is bad at every rate is flat, which is no sign of a wide valley.
+        row |= {"value": np.nan, "reason": "trained at none of these rates"}
+    return row
+
+
 def curve(study: Study) -> pd.DataFrame:
-    """min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
-    told = study.verdict.to_json().get("sensitivity") or {}
+    """Return min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
     rows = [
         {"arm": arm, "lr": lr, "loss": loss}
         for arm in study.arms
-        for lr, loss in zip(
-            (told.get(arm) or {}).get("rates") or [],
-            told.get(arm, {}).get("losses") or [],
-            strict=False,
-        )
+        if (measured := study.verdict.sensitivity.get(arm))
+        for lr, loss in zip(measured.rates, measured.losses, strict=False)
     ]
-    return pd.DataFrame(rows, columns=["arm", "lr", "loss"]).astype(
-        {"lr": "float64", "loss": "float64"}
-    )
+    frame = pd.DataFrame(rows, columns=["arm", "lr", "loss"])
+    return frame.astype({"lr": "float64", "loss": "float64"})
 
 
 def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
