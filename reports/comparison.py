@@ -44,30 +44,32 @@ def build(study: Study) -> Report:
     """The report of an ablation, finished or not."""
     sections = [
         Section("Effects of the factors", effects.chapter(study)),
-        Section("How it was done", chapters.how(study)),
+        Section("How it was done", chapters.protocol_items(study)),
         Section("Controls", controls.chapter(study)),
         Section("Confirmation", confirmation.chapter(study)),
-        Section("Differences per seed", pairs.per_seed(study)),
+        Section("Differences per seed", pairs.pair_items(study)),
         Section("Over documents", documents.chapter(study)),
-        Section("Tokens saved", budgets.tokens_saved(study)),
-        Section("Equal budgets", budgets.equal(study)),
-        Section("What is not matched", budgets.not_matched(study)),
+        Section("Tokens saved", budgets.tokens_saved_table(study)),
+        Section("Equal budgets", budgets.equal_budget_table(study)),
+        Section("What is not matched", budgets.not_matched_table(study)),
         Section("Choosing the learning rates", rates(study)),
-        Section("Learning-rate sensitivity", stability.sensitivity(study)),
+        Section("Learning-rate sensitivity", stability.sensitivity_items(study)),
         Section("Stability", stability.chapter(study)),
         Section("Loss curves", losses(study)),
         Section("Inside the layers", layers(study)),
-        Section("Noise, and what these pairs can see", pairs.noise(study)),
-        Section("Costs", [*budgets.speed(study), *chapters.costs(study)]),
-        Section("What differs between the arms", chapters.differing(study)),
+        Section("Noise, and what these pairs can see", pairs.noise_items(study)),
+        Section("Costs", [*budgets.speed_table(study), *chapters.cost_tables(study)]),
+        Section("What differs between the arms", chapters.difference_items(study)),
         Section("What was not done", not_done(study)),
-        Section("Configurations and environment", chapters.configurations(study)),
-        Section("Every run", chapters.every_run(study)),
+        Section("Configurations and environment", chapters.configuration_items(study)),
+        Section("Every run", chapters.run_tables(study)),
     ]
     return Report(
         title=f"{study.name} · ablation",
         question=(study.protocol.question or f"What does {study.name} do?"),
-        answer=" ".join(filter(None, [effects.answer(study), confirmation.sentence(study)])),
+        answer=" ".join(
+            filter(None, [effects.write_answer(study), confirmation.write_sentence(study)])
+        ),
         head=head(study),
         sections=[section for section in sections if section.items],
         frames=study.frames() | more(study),
@@ -102,7 +104,7 @@ def head(study: Study) -> list[Item]:
     items: list[Item] = []
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
-        items.append(Bullets(words.what_is_missing(study) or ["the study is being judged"]))
+        items.append(Bullets(words.list_missing(study) or ["the study is being judged"]))
     hardly = [arm for arm in study.arms if study.choice(arm).hardly_tuned]
     if hardly:
         said = f"{study.rules.trials} learning rates per arm leave no room for midpoints"
@@ -118,11 +120,11 @@ def head(study: Study) -> list[Item]:
             "shaped it."
         )
         items.append(Callout("Exploratory.", said, "note"))
-    items += controls.failed(study)
+    items += controls.failed_callouts(study)
     items.append(verdicts(study))
-    if notes := words.notes(study):
+    if notes := words.verdict_notes(study):
         items.append(Bullets(notes))
-    if lost := words.did_not_train(study):
+    if lost := words.describe_untrained(study):
         # A grid of rates is meant to reach rates that do not train: a warning only where it cost
         # more than that.
         found = all(study.choice(arm).lr for arm in study.arms)
@@ -207,7 +209,7 @@ def rate_figure(study: Study) -> Figure:
             "counts with the loss "
             "at initialisation."
         )
-    return Figure("learning-rates", said, spec, chapters.legend(study), keys)
+    return Figure("learning-rates", said, spec, chapters.arm_legend(study), keys)
 
 
 # ---- evidence
@@ -272,7 +274,7 @@ def losses(study: Study) -> list[Item]:
         )
         spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
         items.append(
-            Figure("evaluated-loss", caption, spec, chapters.legend(study, evaluated["arm"]))
+            Figure("evaluated-loss", caption, spec, chapters.arm_legend(study, evaluated["arm"]))
         )
     ahead = curves.paired(evaluated, study.baseline or "")
     later = ahead[ahead["tokens"] > ahead["tokens"].max() * 0.15]
@@ -289,7 +291,7 @@ def losses(study: Study) -> list[Item]:
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
         items.append(
-            Figure("difference-along-training", caption, spec, chapters.legend(study, arms))
+            Figure("difference-along-training", caption, spec, chapters.arm_legend(study, arms))
         )
     if trained["loss"].notna().any():
         smoothed, over = None, ""
@@ -313,8 +315,10 @@ def losses(study: Study) -> list[Item]:
         spec = figures.loss_curves(
             trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
         )
-        items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
-    return [*items, pairs.by_themselves(study)] if len(study.replicates()) else items
+        items.append(
+            Figure("training-loss", caption, spec, chapters.arm_legend(study, trained["arm"]))
+        )
+    return [*items, pairs.final_loss_table(study)] if len(study.replicates()) else items
 
 
 def layers(study: Study) -> list[Item]:
@@ -356,7 +360,7 @@ def layers(study: Study) -> list[Item]:
                     name,
                     caption + n,
                     figures.by_layer(rows, study.arms, title),
-                    chapters.legend(study, rows["arm"]),
+                    chapters.arm_legend(study, rows["arm"]),
                     keys,
                 )
             )
@@ -374,5 +378,5 @@ def more(study: Study) -> dict[str, pd.DataFrame]:
 
 def not_done(study: Study) -> list[Item]:
     """What this study was not asked for, and how to ask."""
-    lines = words.not_done(study)
+    lines = words.list_not_done(study)
     return [Bullets(lines)] if lines else []

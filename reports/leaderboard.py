@@ -130,7 +130,7 @@ def head(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
 
 def _open(study: Study) -> str:
     done = int((~study.runs["outcome"].isin(UNFINISHED)).sum())
-    missing = words.what_is_missing(study)
+    missing = words.list_missing(study)
     return (
         f"{done} of {text.plural(len(study.runs), 'planned run')} "
         f"done{'; ' + missing[0] if missing else ''}"
@@ -235,10 +235,10 @@ def remarks(rows: pd.DataFrame) -> list[Item]:
 
 def sizes(kept: list[Study]) -> list[Item]:
     """The ablations that were run at several sizes, all else equal."""
-    found, left_out = growth.groups(kept)
+    found, left_out = growth.group_by_question(kept)
     if not found:
         return []
-    slopes = pd.concat([growth.slopes(group) for group in found], ignore_index=True)
+    slopes = pd.concat([growth.fit_slopes(group) for group in found], ignore_index=True)
     items: list[Item] = [Text(sentence) for sentence in map(_sentence, slopes.to_dict("records"))]
     columns = [
         Column("label", "arm"),
@@ -263,7 +263,9 @@ def sizes(kept: list[Study]) -> list[Item]:
     )
     items.append(Table("slopes", caption, slopes, columns, stacked=True, mark="word"))
     items += [
-        _growth(group, number) for number, group in enumerate(found, 1) if len(growth.points(group))
+        _growth(group, number)
+        for number, group in enumerate(found, 1)
+        if len(growth.effect_points(group))
     ]
     if left_out:
         items.append(
@@ -300,8 +302,8 @@ def _growth(group: growth.Group, number: int) -> Figure:
         "trained by them: size and tokens per parameter change together. Shaded: ±m."
     )
     name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
-    legend = chapters.legend(group[0], growth.points(group)["arm"])
-    return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), legend)
+    legend = chapters.arm_legend(group[0], growth.effect_points(group)["arm"])
+    return Figure(f"over-size-{number}-{name}", caption, growth.draw_effects(group), legend)
 
 
 # ---- the rest

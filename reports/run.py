@@ -55,7 +55,7 @@ def build_run(run: RunView) -> Report:
             "curves": run.curves,
             "layers": run.layers,
             "documents": run.documents,
-            "rates": single.rates(run),
+            "rates": single.rate_curve(run),
         },
         details=details(run),
     )
@@ -67,7 +67,7 @@ def build_run(run: RunView) -> Report:
 
 def answer(run: RunView) -> str:
     """How it ended, or how far it is, in a sentence."""
-    row = single.row_of(run)
+    row = single.full_row(run)
     if row["outcome"] in UNFINISHED:
         return f"{UNFINISHED[row['outcome']][:-1]}: {_so_far(run)}{_because(row)}."
     after = f"after {text.count(row['tokens'])} tokens"
@@ -111,7 +111,7 @@ def _so_far(run: RunView) -> str:
 def details(run: RunView) -> list[tuple[str, str]]:
     """Which run it is."""
     model, train, data = (run.config.get(part) or {} for part in ("model", "train", "data"))
-    row = single.row_of(run)
+    row = single.full_row(run)
     told = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
     if model.get("n_layer"):
         shape, size = text.shape(model), row["parameters"]
@@ -132,7 +132,7 @@ def details(run: RunView) -> list[tuple[str, str]]:
 def head(run: RunView) -> list[Item]:
     """What is wrong, the numbers, the curves."""
     items: list[Item] = []
-    row = single.row_of(run)
+    row = single.full_row(run)
     if row["outcome"] in UNFINISHED:
         items.append(Callout("Half finished.", f"What is shown is what is logged.{_because(row)}"))
     elif row["outcome"] == "diverged":
@@ -155,7 +155,7 @@ def head(run: RunView) -> list[Item]:
             "frequencies alone give; a run that stays at the lower one has learned nothing about "
             "order."
         )
-        items.append(Figure("loss", caption, single.losses(run), single.legend(run)))
+        items.append(Figure("loss", caption, single.draw_losses(run), single.curve_legend(run)))
     return items
 
 
@@ -180,7 +180,7 @@ def _drawn(run: RunView) -> str:
 
 def ending(run: RunView) -> Table:
     """The numbers at the end, and what stands out on the way."""
-    row = single.row_of(run)
+    row = single.full_row(run)
     told = [
         (
             "final loss",
@@ -212,7 +212,9 @@ def ending(run: RunView) -> Table:
         ),
     ]
     rows = [dict(zip(_KEYS, each, strict=True)) for each in told if not text.absent(each[2])]
-    rows += [{**each, "over": "logged records"} for each in single.notable(run).to_dict("records")]
+    rows += [
+        {**each, "over": "logged records"} for each in single.find_notable(run).to_dict("records")
+    ]
     columns = [
         Column("what", "what"),
         Column("told", "value"),
@@ -238,13 +240,13 @@ def along(run: RunView) -> list[Item]:
     """Learning rate, gradient norm and speed over the tokens."""
     train = run.curves[run.curves["kind"] == "train"]
     drawings = [
-        ("learning-rate", single.rates(run), "lr", "learning rate", {}),
+        ("learning-rate", single.rate_curve(run), "lr", "learning rate", {}),
         ("gradient-norm", train, "grad_norm", "gradient norm", {"log": True}),
         ("throughput", train, "tokens_per_s", "tokens per second", {"form": "~s"}),
     ]
     items: list[Item] = []
     for name, frame, key, title, how in drawings:
-        spec = single.along(frame, key, title, **how)
+        spec = single.draw_along(frame, key, title, **how)
         if spec is not None:
             n = int(np.isfinite(frame[key].astype("float64")).sum())
             items.append(Figure(name, f"{_ALONG[name]} n = {text.plural(n, 'record')}.", spec))
@@ -282,7 +284,7 @@ def layers(run: RunView) -> list[Item]:
     }
     items: list[Item] = []
     for quantity, caption in told.items():
-        spec = single.heat(run.layers, quantity)
+        spec = single.draw_heat(run.layers, quantity)
         if spec is not None:
             n = run.layers[run.layers["quantity"] == quantity]["tokens"].nunique()
             said = (
@@ -317,7 +319,7 @@ def documents(run: RunView) -> list[Item]:
     ]
     items: list[Item] = []
     if len(frame) > 1:
-        items.append(Figure("documents-by-loss", caption, single.documents(frame)))
+        items.append(Figure("documents-by-loss", caption, single.draw_documents(frame)))
     ends = frame if len(frame) <= 2 * SHOWN else pd.concat([frame.head(SHOWN), frame.tail(SHOWN)])
     said = (
         "All of them."

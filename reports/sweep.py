@@ -120,8 +120,8 @@ def head(study: Study, trials: pd.DataFrame) -> list[Item]:
     items: list[Item] = []
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
-        items.append(Bullets(words.what_is_missing(study) or ["trials that are not proposed yet"]))
-    if lost := words.did_not_train(study):
+        items.append(Bullets(words.list_missing(study) or ["trials that are not proposed yet"]))
+    if lost := words.describe_untrained(study):
         items.append(Callout("Did not train.", lost))
     params = study.best.params
     if params:

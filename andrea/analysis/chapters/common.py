@@ -15,18 +15,18 @@ from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
 
 
-def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
+def arm_legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
     """Label and colour of every arm that is drawn."""
     colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
     return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
 
 
-def labels(study: Study) -> dict[str, str]:
+def arm_labels(study: Study) -> dict[str, str]:
     """By arm, what it is called."""
     return {arm: study.label(arm) for arm in study.arms}
 
 
-def how(study: Study) -> list[Item]:
+def protocol_items(study: Study) -> list[Item]:
     """The protocol, as frozen before the first run."""
     rules = study.rules
     items: list[Item] = []
@@ -52,11 +52,11 @@ def how(study: Study) -> list[Item]:
             "replicates",
             f"{rules.seeds} seeds per arm, the same ones, which tuning never used",
         ),
-        ("tuning", tuning(study)),
-        ("matched", matching(study)),
+        ("tuning", describe_tuning(study)),
+        ("matched", describe_matching(study)),
         ("corpus", describe_corpus(study)),
     ]
-    facts += _read(study.replicates())
+    facts += _evaluation_facts(study.replicates())
     platform, versions = study.resolved.platform, study.verdict.versions
     if platform:
         facts.append(("platform", ", ".join(f"{key} {value}" for key, value in platform.items())))
@@ -68,10 +68,10 @@ def how(study: Study) -> list[Item]:
     items.append(
         Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False)
     )
-    return items + sizes(study)
+    return items + size_tables(study)
 
 
-def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
+def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
     """What replicates were evaluated and trained on; nothing before one has ended."""
     evaluated = runs.dropna(subset=["eval_tokens"])
     if evaluated.empty:
@@ -106,7 +106,7 @@ def _judged_by(study: Study) -> str:
     return f"final loss on {kept}, arm − {study.baseline_label}, paired by seed"
 
 
-def tuning(study: Study) -> str:
+def describe_tuning(study: Study) -> str:
     """The tuning design in words."""
     trials = study.rules.trials
     if study.centers:
@@ -136,7 +136,7 @@ def tuning(study: Study) -> str:
 _QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and backward"}
 
 
-def matching(study: Study) -> str:
+def describe_matching(study: Study) -> str:
     """What the arms have in common by rule."""
     match = study.protocol.match
     if match.on == "none":
@@ -147,7 +147,7 @@ def matching(study: Study) -> str:
     return rule
 
 
-def sizes(study: Study) -> list[Item]:
+def size_tables(study: Study) -> list[Item]:
     """Return size and cost of every arm, whatever was matched, and what was solved for."""
     frame = summaries.size_table(study)
     if not frame["parameters"].notna().any():
@@ -161,7 +161,7 @@ def sizes(study: Study) -> list[Item]:
         numbers("flops_against", "deviation", text.relative),
     ]
     if (frame["setting"] != "").any():
-        columns.append(Column(("setting", "was", "became"), "solved for", _solved))
+        columns.append(Column(("setting", "was", "became"), "solved for", _format_solved))
     caption = (
         "Size and cost of every arm, counted from its configuration, and by how much they exceed "
         "those of "
@@ -170,7 +170,7 @@ def sizes(study: Study) -> list[Item]:
     return [Table("sizes", caption, frame, columns)]
 
 
-def _solved(setting: Any, was: Any, became: Any) -> str:
+def _format_solved(setting: Any, was: Any, became: Any) -> str:
     return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
 
 
@@ -197,7 +197,7 @@ def describe_corpus(study: Study) -> str:
     return ", ".join(parts)
 
 
-def costs(study: Study) -> list[Item]:
+def cost_tables(study: Study) -> list[Item]:
     """Parameters by group, operations, and time, which is no benchmark."""
     items: list[Item] = []
     groups = summaries.parameter_table(study)
@@ -246,7 +246,7 @@ def _mean_speed(mean: Any, sd: Any) -> str:
     return text.NOTHING if text.absent(mean) else f"{text.count(mean)} ± {text.count(sd)}"
 
 
-def differing(study: Study) -> list[Item]:
+def difference_items(study: Study) -> list[Item]:
     """Settings that are not the same in every arm, counts that are not."""
     frame = summaries.settings_that_differ(study)
     items: list[Item] = []
@@ -272,7 +272,7 @@ def differing(study: Study) -> list[Item]:
     return items
 
 
-def configurations(study: Study) -> list[Item]:
+def configuration_items(study: Study) -> list[Item]:
     """What to copy in order to do it again."""
     items: list[Item] = []
     for arm in study.arms:
@@ -308,11 +308,11 @@ def configurations(study: Study) -> list[Item]:
     return items
 
 
-def _phase(phase: Any, why: Any) -> str:
+def _format_phase(phase: Any, why: Any) -> str:
     return str(phase) if phase == why else f"{phase}: {why}"
 
 
-def every_run(study: Study) -> list[Item]:
+def run_tables(study: Study) -> list[Item]:
     """Return counts by arm and phase, and every run with its outcome."""
     items: list[Item] = []
     counts = summaries.progress_table(study)
@@ -332,7 +332,7 @@ def every_run(study: Study) -> list[Item]:
     columns = [
         Column("short", "run"),
         Column("label", "arm"),
-        Column(("phase", "why"), "phase", _phase),
+        Column(("phase", "why"), "phase", _format_phase),
         numbers("lr", "rate", text.rate),
         numbers("seed", "seed", text.plain),
         Column("fate", "outcome"),

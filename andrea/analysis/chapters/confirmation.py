@@ -17,7 +17,7 @@ def chapter(study: Study) -> list[Item]:
     """Return the first verdicts and the confirmation in one table; nothing where none was asked
     for.
     """
-    frame, pending = table(study), sentence(study)
+    frame, pending = confirmation_table(study), write_sentence(study)
     if frame.empty:
         return [Text(pending)] if pending else []
     caption = (
@@ -53,7 +53,7 @@ def _columns(key: str, header: str) -> list[Column]:
     ]
 
 
-def table(study: Study) -> pd.DataFrame:
+def confirmation_table(study: Study) -> pd.DataFrame:
     """Return two rows per arm, the first verdict and the confirmation: arm, label, block (which
     seeds), word, mean, low, high (nats), n, reason, agrees (of the confirmation: `text.confirmed`,
     *not done* or *not trained*).
@@ -68,7 +68,7 @@ def table(study: Study) -> pd.DataFrame:
             if confirmation.agrees.get(arm) is None:
                 agrees = "not trained" if _is_complete(confirmation) else "not done"
             rows += _two_rows({"arm": arm, "label": study.label(arm)}, first, again[arm], agrees)
-    return _numbers(rows)
+    return _as_frame(rows)
 
 
 def _is_complete(confirmation: Confirmation) -> bool:
@@ -96,7 +96,7 @@ def _two_rows(
     return rows
 
 
-def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _as_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     for key in frame.columns.intersection(["mean", "low", "high"]):
         frame[key] = pd.to_numeric(frame[key]).astype("float64")
@@ -122,7 +122,7 @@ def _effects(study: Study) -> list[Item]:
         Table(
             "confirmation-effects",
             caption,
-            _numbers(rows),
+            _as_frame(rows),
             columns,
             sortable=False,
             stacked=True,
@@ -145,7 +145,11 @@ def words_by_arm(study: Study) -> dict[str, str]:
 
 def _confirmation_rows(study: Study) -> list[dict[Any, Any]]:
     """Return the rows of `table` that are about the second block."""
-    return [row for row in table(study).to_dict("records") if row["block"] == "confirmation"]
+    return [
+        row
+        for row in confirmation_table(study).to_dict("records")
+        if row["block"] == "confirmation"
+    ]
 
 
 SENTENCE = {
@@ -159,7 +163,7 @@ SENTENCE = {
 """Clause about arms by the agreement of the two blocks, or by its last words."""
 
 
-def sentence(study: Study) -> str:
+def write_sentence(study: Study) -> str:
     """Return the confirmation in a sentence, for the answer; empty where none was asked for."""
     confirmation = study.verdict.confirmation
     if confirmation is None:

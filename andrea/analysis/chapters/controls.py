@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
-from andrea.analysis.chapters.common import labels
+from andrea.analysis.chapters.common import arm_labels
 from andrea.analysis.figures import replicates as figures
 from andrea.analysis.figures import theme
 from andrea.analysis.load import Study
@@ -60,7 +60,7 @@ def chapter(study: Study) -> list[Item]:
     """Return the table of the controls, a sentence for each, and the arms on one scale with them;
     nothing where none were asked for.
     """
-    frame = table(study)
+    frame = outcome_table(study)
     if frame.empty:
         return []
     columns = [
@@ -89,10 +89,10 @@ def chapter(study: Study) -> list[Item]:
     outcomes = Table(
         "controls", caption, frame, columns, sortable=False, stacked=True, mark="outcome"
     )
-    return [outcomes, Bullets(sentences), *scale(study)]
+    return [outcomes, Bullets(sentences), *scale_figure(study)]
 
 
-def table(study: Study) -> pd.DataFrame:
+def outcome_table(study: Study) -> pd.DataFrame:
     """Return one row per control that was asked for: key, control, outcome (pass, fail, unknown,
     missing), done, mean (nats; of the repeat its distance), low, high, n, p, reason, meaning.
     """
@@ -136,7 +136,7 @@ def _row(study: Study, key: str, outcome: ControlOutcome | None) -> dict[str, An
     return row | {"mean": outcome.difference, "n": 1 if is_known else None}
 
 
-def failed(study: Study) -> list[Item]:
+def failed_callouts(study: Study) -> list[Item]:
     """Return a callout for every control that failed and takes verdicts away."""
     callouts: list[Item] = []
     for key in ("repeat", "a_a", "ruler"):
@@ -151,7 +151,7 @@ def failed(study: Study) -> list[Item]:
 # --------------------------------------------------------------------------------------------------
 
 
-def scale(study: Study) -> list[Item]:
+def scale_figure(study: Study) -> list[Item]:
     """Return the figure of the arms' differences beside those of the controls, on one axis."""
     pairs = control_pairs(study).assign(outcome="completed", baseline_outcome="completed")
     if pairs.empty:
@@ -175,7 +175,7 @@ def scale(study: Study) -> list[Item]:
         "an effect can be "
         "compared with something that everybody knows."
     )
-    spec = figures.differences(both, verdicts, study.m, arms, labels(study))
+    spec = figures.differences(both, verdicts, study.m, arms, arm_labels(study))
     marks = {"○": "one seed", "┃": "mean", "▬": "interval", "░": "±m"}
     return [Figure("controls-and-arms", caption, spec, legend, marks)]
 

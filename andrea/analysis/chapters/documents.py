@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from andrea.analysis.chapters.common import legend
+from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
 from andrea.analysis.figures.marks import VISIBLE, color, data, finish, near, tooltip
 from andrea.analysis.load import Study
@@ -23,7 +23,7 @@ def chapter(study: Study) -> list[Item]:
     """Return the interval over documents beside the one over seeds, and the effect document by
     document.
     """
-    items = _table(study)
+    items = _interval_table(study)
     effects = by_document(study)
     if effects["document"].nunique() > 2:
         items.append(_figure(study, effects))
@@ -56,7 +56,7 @@ def by_document(study: Study) -> pd.DataFrame:
     return table
 
 
-def _table(study: Study) -> list[Item]:
+def _interval_table(study: Study) -> list[Item]:
     rows = []
     seeds = {row.arm: row for row in study.judged}
     for arm in study.arms:
@@ -105,9 +105,9 @@ def _table(study: Study) -> list[Item]:
 
 def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     names = pd.Series(effects["document"].unique())
-    years = names.map(year)
+    years = names.map(find_year)
     dated = bool(years.notna().all() and years.nunique() > 1)
-    drawn = place(effects, dict(zip(names, years, strict=True)) if dated else {})
+    drawn = choose_documents(effects, dict(zip(names, years, strict=True)) if dated else {})
     count, all_of = drawn["document"].nunique(), len(names)
     some = (
         f" Drawn are {count} of {all_of} documents, picked, not averaged; the file has all."
@@ -126,16 +126,16 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
         f"side of 0: the effect does not hang on which text was taken; {far}: it does.{some}"
     )
     spec = _spec(drawn, study.arms, dated, study.baseline_label)
-    return Figure("effect-by-document", caption, spec, legend(study, drawn["arm"]))
+    return Figure("effect-by-document", caption, spec, arm_legend(study, drawn["arm"]))
 
 
-def year(name: str) -> float:
+def find_year(name: str) -> float:
     """Return the year in a document's name; NaN where there is none, or several."""
     years = set(_YEAR.findall(str(name)))
     return float(years.pop()) if len(years) == 1 else float("nan")
 
 
-def place(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
+def choose_documents(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
     """Return the documents that are drawn, with `x`: their year, else their rank by difference within the
     arm.
 
@@ -164,7 +164,7 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[st
     axis = marks.counted(int(drawn["x"].min()), int(drawn["x"].max()))
     title = "year in the document's name" if dated else "documents, by their difference"
     x = alt.X("x:Q", title=title, scale=alt.Scale(domain=ends, nice=False, zero=False), axis=axis)
-    size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), legend=None)
+    size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), arm_legend=None)
     words = {
         "arm:N": "arm",
         "document:N": "document",

@@ -20,7 +20,7 @@ QUANTITIES = ("mean", "low", "high", "level", "n")
 """Numbers of a verdict that the table of equal budgets shows."""
 
 
-def tokens_saved(study: Study) -> list[Item]:
+def tokens_saved_table(study: Study) -> list[Item]:
     """Return every effect as a share of the baseline's tokens; nothing where no positive control
     was trained.
     """
@@ -34,7 +34,7 @@ def tokens_saved(study: Study) -> list[Item]:
     if not rows:
         return []
     keys = ("saved", "low", "high", "level", "n", "tokens")
-    frame = _numeric(pd.DataFrame(rows), *keys).drop(columns="interval")
+    frame = _with_numbers(pd.DataFrame(rows), *keys).drop(columns="interval")
     frame = frame[["arm", "label", *keys, "reason"]]
     columns = [
         Column("label", "arm"),
@@ -65,7 +65,7 @@ def _at_level(frame: pd.DataFrame) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def equal(study: Study) -> list[Item]:
+def equal_budget_table(study: Study) -> list[Item]:
     """Return the comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that
     budget, else n/a; nothing where neither FLOPs nor time was asked for.
     """
@@ -76,7 +76,7 @@ def equal(study: Study) -> list[Item]:
         if row.verdict != "baseline":
             rows.append(_at_equal_tokens(study, row))
             rows += [_at_budget(study, budget, row.arm) for budget in BUDGETS]
-    frame = _numeric(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
+    frame = _with_numbers(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
     columns = [
         Column("label", "arm"),
         Column("budget", "compared at"),
@@ -137,7 +137,7 @@ def _at_budget(study: Study, budget: Budget, arm: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------
 
 
-def not_matched(study: Study) -> list[Item]:
+def not_matched_table(study: Study) -> list[Item]:
     """Everything beside the factor in which an arm differs from the baseline, whatever was
     matched.
     """
@@ -146,12 +146,12 @@ def not_matched(study: Study) -> list[Item]:
         return []
     frame = pd.DataFrame(rows, columns=list(notmatched.ROW))
     frame.insert(1, "label", frame["arm"].map(study.label))
-    frame = _numeric(frame, "deviation", "low", "high")
+    frame = _with_numbers(frame, "deviation", "low", "high")
     columns = [
         Column("label", "arm"),
         Column("what", "quantity"),
-        Column(("baseline", "unit"), "baseline", _quantity),
-        Column(("arm_value", "unit"), "arm's", _quantity),
+        Column(("baseline", "unit"), "baseline", _format_quantity),
+        Column(("arm_value", "unit"), "arm's", _format_quantity),
         numbers("deviation", "deviation", text.relative),
         numbers(("low", "high"), "95 % interval", partial(text.between, show=text.relative)),
         Column("note", "how it came about"),
@@ -178,7 +178,7 @@ _SHOW = {
 """How a value of a unit is written."""
 
 
-def _quantity(value: Any, unit: Any) -> str:
+def _format_quantity(value: Any, unit: Any) -> str:
     if text.absent(value):
         return text.NOTHING
     return _SHOW[unit](value) if unit in _SHOW else text.setting(value)
@@ -188,7 +188,7 @@ def _quantity(value: Any, unit: Any) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def speed(study: Study) -> list[Item]:
+def speed_table(study: Study) -> list[Item]:
     """Return the table of warm and interleaved measurements; nothing where none were made."""
     rows = []
     for arm in study.arms:
@@ -204,11 +204,11 @@ def speed(study: Study) -> list[Item]:
         "step_s low high rounds compile_s tokens_per_s peak_memory_bytes tokens_per_s_low "
         "tokens_per_s_high ratio ratio_low ratio_high"
     )
-    frame = _numeric(pd.DataFrame(rows), *quantities.split())
+    frame = _with_numbers(pd.DataFrame(rows), *quantities.split())
     columns = [
         Column("label", "arm"),
-        numbers("step_s", "step (ms)", _ms),
-        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_ms)),
+        numbers("step_s", "step (ms)", _format_ms),
+        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_format_ms)),
         numbers("rounds", "rounds", text.count),
         numbers("tokens_per_s", "tokens/s", text.count),
         numbers(
@@ -243,11 +243,11 @@ def _torch(study: Study) -> str:
     return f"torch {study.speed.torch}, " if study.speed.torch else ""
 
 
-def _ms(seconds: Any) -> str:
+def _format_ms(seconds: Any) -> str:
     return text.NOTHING if text.absent(seconds) else text.number(1000 * float(seconds), 2)
 
 
-def _numeric(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def _with_numbers(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
     for key in keys:
         frame[key] = pd.to_numeric(
             frame[key] if key in frame else pd.Series(index=frame.index, dtype="float64")

@@ -10,7 +10,7 @@ from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
 
 
-def per_seed(study: Study) -> list[Item]:
+def pair_items(study: Study) -> list[Item]:
     """A dot per pair, and the pairs as a table."""
     pairs = study.differences
     if pairs.empty:
@@ -39,9 +39,11 @@ def per_seed(study: Study) -> list[Item]:
     keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
     if (pairs["outcome"] == "stalled").any():
         keys["▽"] = "stalled, at the edge where it lies beyond"
-    spec = figures.differences(pairs, study.verdicts, study.m, study.arms, chapters.labels(study))
+    spec = figures.differences(
+        pairs, study.verdicts, study.m, study.arms, chapters.arm_labels(study)
+    )
     return [
-        Figure("differences-per-seed", caption, spec, chapters.legend(study, arms), keys),
+        Figure("differences-per-seed", caption, spec, chapters.arm_legend(study, arms), keys),
         Table(
             "differences",
             f"Final loss of every pair; {int(pairs['ok'].sum())} of "
@@ -53,7 +55,7 @@ def per_seed(study: Study) -> list[Item]:
     ]
 
 
-def noise(study: Study) -> list[Item]:
+def noise_items(study: Study) -> list[Item]:
     """What the seeds alone do, and how many pairs m asks for."""
     items: list[Item] = []
     frame = summaries.final_losses(study)
@@ -91,7 +93,7 @@ def noise(study: Study) -> list[Item]:
     return items
 
 
-def by_themselves(study: Study) -> Table:
+def final_loss_table(study: Study) -> Table:
     """The arms by themselves."""
     frame = summaries.final_losses(study)
     frame.insert(1, "label", frame["arm"].map(study.label))

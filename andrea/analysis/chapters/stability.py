@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from andrea.analysis.chapters.common import legend
+from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
 from andrea.analysis.figures.marks import (
     VISIBLE,
@@ -30,7 +30,7 @@ PHASES = {"tune": "tuning", "replicate": "replicates"}
 """Phases in which runs are counted."""
 
 
-def table(study: Study) -> pd.DataFrame:
+def stability_table(study: Study) -> pd.DataFrame:
     """Runs that diverged or stalled, as far as they are done: arm, label, phase, n, diverged,
     stalled, rate, low, high (Wilson 95 %).
     """
@@ -58,7 +58,7 @@ def _ended(run: dict[Any, Any]) -> Replicate:
 
 def chapter(study: Study) -> list[Item]:
     """Divergence and stall rates per arm and phase."""
-    frame = table(study)
+    frame = stability_table(study)
     if not frame["n"].any():
         return []
     columns = [
@@ -84,7 +84,7 @@ def chapter(study: Study) -> list[Item]:
 # ---------------------------------------------------------------------------------------
 
 
-def sensitivity(study: Study) -> list[Item]:
+def sensitivity_items(study: Study) -> list[Item]:
     """Return the sensitivity of every arm, and the curve behind it; nothing before the verdict."""
     rows = []
     for arm in study.arms:
@@ -113,7 +113,7 @@ def sensitivity(study: Study) -> list[Item]:
         "one tuning seed, so it has no interval, and it depends on the grid."
     )
     items: list[Item] = [Table("sensitivity", caption, frame, columns)]
-    return items + _figure(study, curve(study))
+    return items + _figure(study, sensitivity_curve(study))
 
 
 def _sensitivity_row(study: Study, arm: str, measured: Sensitivity) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _sensitivity_row(study: Study, arm: str, measured: Sensitivity) -> dict[str,
     return row
 
 
-def curve(study: Study) -> pd.DataFrame:
+def sensitivity_curve(study: Study) -> pd.DataFrame:
     """Return min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
     rows = [
         {"arm": arm, "lr": lr, "loss": loss}
@@ -180,4 +180,4 @@ def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
         280,
         "Loss, at most that at initialisation, over the common learning rates.",
     )
-    return [Figure("sensitivity-curve", caption, spec, legend(study, points["arm"]))]
+    return [Figure("sensitivity-curve", caption, spec, arm_legend(study, points["arm"]))]
