@@ -68,7 +68,7 @@ def answer(study: Study, trials: pd.DataFrame) -> str:
         done = int((~trials["loss"].isna()).sum())
         so_far = f"; the best so far is trial {good['trial'].iloc[0]}" if len(good) else ""
         return (
-            f"Not decided yet: {done} of {study.asked_yaml.get('trials', len(trials))} trials are "
+            f"Not decided yet: {done} of {study.protocol.trials or len(trials)} trials are "
             f"done{so_far}."
         )
     if good.empty:
@@ -94,25 +94,23 @@ def value(setting: Any) -> str:
 
 def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
     """What the answer is conditional on."""
-    config = (next(iter((study.resolved.to_json()["arms"]).values()), None) or {}).get(
-        "config"
-    ) or {}
-    told = [
+    config = next((arm.config for arm in study.resolved.arms.values()), {})
+    facts = [
         ("trials", text.count(len(trials))),
-        ("sampler", str(study.asked_yaml.get("sampler", "tpe"))),
+        ("sampler", study.protocol.sampler or "tpe"),
     ]
     if config.get("model"):
-        told.append(("size", text.shape(config["model"])))
+        facts.append(("size", text.shape(config["model"])))
     if config.get("data"):
-        told.append(
+        facts.append(
             (
                 "corpus",
                 f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}",
             )
         )
     if study.runs["tokens"].notna().any():
-        told.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
-    return told
+        facts.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
+    return facts
 
 
 def head(study: Study, trials: pd.DataFrame) -> list[Item]:
@@ -293,11 +291,8 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
 def how(study: Study) -> list[Item]:
     """Space and sampler, every argument of it."""
     rows = [(name, json.dumps(dimension)) for name, dimension in study.protocol.space.items()]
-    search = study.best.search or {
-        key: study.asked_yaml[key]
-        for key in ("sampler", "seed", "generation", "sampling")
-        if key in study.asked_yaml
-    }
+    fields = {"sampler", "seed", "generation", "sampling"}
+    search = study.best.search or study.protocol.model_dump(include=fields, exclude_unset=True)
     rows += [
         (key, setting if isinstance(setting, str) else json.dumps(setting))
         for key, setting in search.items()
@@ -324,12 +319,8 @@ def configuration(study: Study) -> list[Item]:
         items.append(
             Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False))
         )
-    items.append(
-        Code(
-            "Sweep, as asked", yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True)
-        )
-    )
+    items.append(Code("Sweep, as asked", study.question_yaml))
     for environment, n in study.environments:
-        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
         items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
     return items

@@ -1,4 +1,4 @@
-"""Chapters that reports of different kinds share: how it was done, costs, what differs, the
+"""Chapters that reports of different kinds share: the protocol, costs, settings that differ, the
 appendix.
 """
 
@@ -16,18 +16,25 @@ from andrea.text import numbers as text
 
 
 def arm_legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
-    """Label and colour of every arm that is drawn."""
-    colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
-    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
+    """Return label and colour of every arm that is drawn; of all unless `drawn` names some."""
+    colors, arms = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
+    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in arms}
 
 
 def arm_labels(study: Study) -> dict[str, str]:
-    """By arm, what it is called."""
+    """Return the labels by arm."""
     return {arm: study.label(arm) for arm in study.arms}
 
 
+def with_labels(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the labels of its arms in the second column."""
+    labelled = frame.copy()
+    labelled.insert(1, "label", frame["arm"].map(study.label))
+    return labelled
+
+
 def protocol_items(study: Study) -> list[Item]:
-    """The protocol, as frozen before the first run."""
+    """Return the protocol, as frozen before the first run."""
     rules = study.rules
     items: list[Item] = []
     question = study.protocol
@@ -72,7 +79,9 @@ def protocol_items(study: Study) -> list[Item]:
 
 
 def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """What replicates were evaluated and trained on; nothing before one has ended."""
+    """Return the text that replicates were evaluated and trained on; nothing before one has
+    ended.
+    """
     evaluated = runs.dropna(subset=["eval_tokens"])
     if evaluated.empty:
         return []
@@ -102,12 +111,14 @@ def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _judged_by(study: Study) -> str:
-    kept = "text that neither training nor tuning reads (the verdict part)"
-    return f"final loss on {kept}, arm − {study.baseline_label}, paired by seed"
+    return (
+        "final loss on text that neither training nor tuning reads (the verdict part), "
+        f"arm − {study.baseline_label}, paired by seed"
+    )
 
 
 def describe_tuning(study: Study) -> str:
-    """The tuning design in words."""
+    """Return the tuning design in words."""
     trials = study.rules.trials
     if study.centers:
         middle = text.rate(study.rules.center)
@@ -137,7 +148,7 @@ _QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and back
 
 
 def describe_matching(study: Study) -> str:
-    """What the arms have in common by rule."""
+    """Return the rule by which the arms match, in words."""
     match = study.protocol.match
     if match.on == "none":
         return "nothing: parameters and FLOPs differ as listed below"
@@ -149,10 +160,9 @@ def describe_matching(study: Study) -> str:
 
 def size_tables(study: Study) -> list[Item]:
     """Return size and cost of every arm, whatever was matched, and what was solved for."""
-    frame = summaries.size_table(study)
+    frame = with_labels(study, summaries.size_table(study))
     if not frame["parameters"].notna().any():
         return []
-    frame.insert(1, "label", frame["arm"].map(study.label))
     columns = [
         Column("label", "arm"),
         numbers("parameters", "parameters", text.count),
@@ -184,7 +194,7 @@ _PURPOSE = {"train": "train on", "tune": "tune on", "verdict": "judge by"}
 
 
 def describe_corpus(study: Study) -> str:
-    """The corpus with its size where the prepared data say it."""
+    """Return the corpus in words, with its size where it is known."""
     parts = [corpus_words(study)]
     corpus = study.corpus
     for unit, count in (("documents", corpus.documents), ("bytes", corpus.bytes)):
@@ -198,12 +208,11 @@ def describe_corpus(study: Study) -> str:
 
 
 def cost_tables(study: Study) -> list[Item]:
-    """Parameters by group, operations, and time, which is no benchmark."""
+    """Return the tables of parameters by group, and of operations, time and memory."""
     items: list[Item] = []
-    groups = summaries.parameter_table(study)
-    if len(groups.columns) > 3:
-        named = [key for key in groups.columns if key not in ("arm", "against")]
-        groups.insert(1, "label", groups["arm"].map(study.label))
+    groups = with_labels(study, summaries.parameter_table(study))
+    named = [key for key in groups.columns if key not in ("arm", "label", "against")]
+    if len(named) > 1:
         columns = [
             Column("label", "arm"),
             *(numbers(key, key.replace("_", " "), text.count) for key in named),
@@ -217,8 +226,7 @@ def cost_tables(study: Study) -> list[Item]:
                 columns,
             )
         )
-    frame = summaries.cost_table(study)
-    frame.insert(1, "label", frame["arm"].map(study.label))
+    frame = with_labels(study, summaries.cost_table(study))
     if frame["flops_per_token"].notna().any() or frame["n"].any():
         columns = [
             Column("label", "arm"),
@@ -247,7 +255,7 @@ def _mean_speed(mean: Any, sd: Any) -> str:
 
 
 def difference_items(study: Study) -> list[Item]:
-    """Settings that are not the same in every arm, counts that are not."""
+    """Return the settings and counts that are not the same in every arm."""
     frame = summaries.settings_that_differ(study)
     items: list[Item] = []
     if len(frame):
@@ -273,39 +281,24 @@ def difference_items(study: Study) -> list[Item]:
 
 
 def configuration_items(study: Study) -> list[Item]:
-    """What to copy in order to do it again."""
+    """Return the configurations, environments and the question, to be copied."""
     items: list[Item] = []
     for arm in study.arms:
-        config = study.resolved_arm(arm).config
+        config = dict(study.resolved_arm(arm).config)
         if config:
             config = {key: value for key, value in config.items() if not key.endswith("seed")}
             lr = study.choice(arm).lr
             if lr is not None:
-                config = config | {"train": {**(config.get("train") or {}), "lr": lr}}
-            items.append(
-                Code(
-                    f"Configuration of {study.called(arm)}, resolved",
-                    yaml.safe_dump(config, sort_keys=False),
-                )
-            )
+                config["train"] = {**config.get("train", {}), "lr": lr}
+            title = f"Configuration of {study.called(arm)}, resolved"
+            items.append(Code(title, yaml.safe_dump(config, sort_keys=False)))
     for environment, n in study.environments:
-        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
         items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
-    git = [env.get("git") or {} for env, _ in study.environments]
-    if any(one.get("dirty") for one in git):
-        items.append(
-            Callout(
-                "Dirty tree.",
-                "Runs were made with uncommitted changes: the commit alone does not tell them.",
-            )
-        )
-    items.append(
-        Code(
-            "Protocol, as asked",
-            yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True),
-        )
-    )
-    return items
+    if any(environment.git and environment.git.dirty for environment, _ in study.environments):
+        body = "Runs were made with uncommitted changes: the commit alone does not tell them."
+        items.append(Callout("Dirty tree.", body))
+    return [*items, Code("Protocol, as asked", study.question_yaml)]
 
 
 def _format_phase(phase: Any, why: Any) -> str:
@@ -315,8 +308,7 @@ def _format_phase(phase: Any, why: Any) -> str:
 def run_tables(study: Study) -> list[Item]:
     """Return counts by arm and phase, and every run with its outcome."""
     items: list[Item] = []
-    counts = summaries.progress_table(study)
-    counts.insert(1, "label", counts["arm"].map(study.label))
+    counts = with_labels(study, summaries.progress_table(study))
     keys = ("planned", "done", "running", "failed", "missing")
     columns = [
         Column("label", "arm"),

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
+from andrea.analysis.chapters.common import with_labels
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, numbers
 from andrea.analysis.tables import not_matched as notmatched
@@ -138,14 +139,13 @@ def _at_budget(study: Study, budget: Budget, arm: str) -> dict[str, Any]:
 
 
 def not_matched_table(study: Study) -> list[Item]:
-    """Everything beside the factor in which an arm differs from the baseline, whatever was
-    matched.
+    """Return the table of all quantities beside the factor in which an arm differs from the
+    baseline, whatever was matched.
     """
-    rows = notmatched.rows(study)
+    rows = notmatched.not_matched_rows(study)
     if not rows:
         return []
-    frame = pd.DataFrame(rows, columns=list(notmatched.ROW))
-    frame.insert(1, "label", frame["arm"].map(study.label))
+    frame = with_labels(study, pd.DataFrame(rows, columns=list(notmatched.ROW)))
     frame = _with_numbers(frame, "deviation", "low", "high")
     columns = [
         Column("label", "arm"),

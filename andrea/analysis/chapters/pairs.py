@@ -1,5 +1,5 @@
-"""The pairs behind a verdict: every seed, the arms by themselves, and what so many pairs can
-see.
+"""The pairs behind a verdict: every seed, the arms by themselves, and the smallest effect that
+these pairs can show.
 """
 
 from andrea.analysis.chapters import common as chapters
@@ -11,7 +11,7 @@ from andrea.text import numbers as text
 
 
 def pair_items(study: Study) -> list[Item]:
-    """A dot per pair, and the pairs as a table."""
+    """Return the figure with a mark per pair, and the pairs as a table."""
     pairs = study.differences
     if pairs.empty:
         return []
@@ -56,7 +56,7 @@ def pair_items(study: Study) -> list[Item]:
 
 
 def noise_items(study: Study) -> list[Item]:
-    """What the seeds alone do, and how many pairs m asks for."""
+    """Return the noise of the seeds, and the number of pairs that the margin needs."""
     items: list[Item] = []
     frame = summaries.final_losses(study)
     base = frame[(frame["arm"] == study.baseline) & frame["sd"].notna()]
@@ -94,9 +94,8 @@ def noise_items(study: Study) -> list[Item]:
 
 
 def final_loss_table(study: Study) -> Table:
-    """The arms by themselves."""
-    frame = summaries.final_losses(study)
-    frame.insert(1, "label", frame["arm"].map(study.label))
+    """Return the final losses of the arms, each by itself."""
+    frame = chapters.with_labels(study, summaries.final_losses(study))
     columns = [
         Column("label", "arm"),
         numbers("n", "n", text.count),
