@@ -45,7 +45,7 @@ def build_many(studies: list[Study]) -> Report:
     ]
     return Report(
         title="Leaderboard",
-        question="What did every change do that was tried here?",
+        question="All effects in this store",
         answer=answer(kept, rows),
         head=head(kept, rows),
         sections=[section for section in sections if section.items],

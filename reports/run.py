@@ -160,11 +160,8 @@ def head(run: RunView) -> list[Item]:
 
 
 def _stalled(row: dict[str, Any]) -> str:
-    by = f"{text.loss(row['loss'])} nats, token frequencies alone {text.loss(row['unigram_loss'])}"
-    return (
-        f"Its final loss is not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give "
-        f"({by})."
-    )
+    by = f"{text.loss(row['loss'])} nats, the unigram loss is {text.loss(row['unigram_loss'])}"
+    return f"Its final loss is less than 1\N{NO-BREAK SPACE}% below the unigram loss ({by})."
 
 
 def _drawn(run: RunView) -> str:
@@ -369,7 +366,7 @@ def costs(run: RunView) -> list[Item]:
     frame = pd.DataFrame(
         [row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"]
     )
-    caption = "What it cost. Times are no benchmark: runs share the machine. n = 1."
+    caption = "Cost of the run. Do not compare times: runs share the machine. n = 1."
     return [
         Table("costs", caption, frame, [Column("what", ""), Column("told", "")], sortable=False)
     ]

@@ -189,9 +189,7 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
     if table is None:
         names = summaries.parameter_names(study)
         reason = importances.why_not(trials, names)
-        return (
-            [Text(f"Importance of the parameters is not told: {reason}.")] if len(names) > 1 else []
-        )
+        return [Text(f"{reason}.")] if len(names) > 1 else []
     row = table.iloc[0]
     lost = int(row["n"] - row["good"])
     counted = f"n = {row['n']} finished trials" + (

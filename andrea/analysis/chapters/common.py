@@ -239,8 +239,8 @@ def cost_tables(study: Study) -> list[Item]:
         ]
         caption = (
             "Means over the n completed replicates ± one standard deviation; of peak memory the "
-            "largest. Times and "
-            "tokens/s are no benchmark: runs shared the machine, in no controlled order."
+            "largest. Do not compare times and tokens/s: runs shared the machine, in no controlled "
+            "order."
         )
         items.append(Table("costs", caption, frame, columns))
     return items

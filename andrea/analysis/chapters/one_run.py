@@ -30,7 +30,7 @@ QUANTITIES = {
 
 
 def full_row(run: RunView) -> dict[str, Any]:
-    """The run as a row of `RUNS`, every column there: None where there is no result to tell it."""
+    """Return the run as a row of `RUNS` with every column; None where there is no result."""
     return dict.fromkeys(RUNS) | run.row
 
 

@@ -171,8 +171,8 @@ def interval_name(study: Study) -> str:
     return f"simultaneous {text.percent(1 - study.rules.alpha)} interval"
 
 
-STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-"""What *stalled* means: `andrea.training.run_ending.STALL_SHARE`."""
+STALLED = "final loss less than 1\N{NO-BREAK SPACE}% below the unigram loss"
+"""Meaning of *stalled*: `andrea.training.run_ending.STALL_SHARE`."""
 
 
 def describe_untrained(study: Study) -> str:
