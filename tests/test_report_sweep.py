@@ -57,10 +57,14 @@ def test_at_the_fewest_trials_the_parameter_that_decides_comes_first_and_idle_on
 
 
 def test_too_few_trials_or_a_single_parameter_have_no_importance() -> None:
-    assert "needs 20 finished trials; there are 19" in importances.why_not(searched(19, 0), list(SPACE))
+    assert "needs 20 finished trials; there are 19" in importances.why_not(
+        searched(19, 0), list(SPACE)
+    )
     assert importances.why_not(searched(20, 0), list(SPACE)) == ""
     assert "needs two parameters" in importances.why_not(searched(40, 0), ["train.lr"])
-    assert importances.why_not(searched(40, 0).assign(ok=False), list(SPACE)).endswith("a trial that trained")
+    assert importances.why_not(searched(40, 0).assign(ok=False), list(SPACE)).endswith(
+        "a trial that trained"
+    )
 
 
 def test_importances_are_the_same_every_time_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
