@@ -154,11 +154,9 @@ def verdict_table(study: Study) -> Table:
     margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
     stalled = f" Stalled: {words.STALLED}." if study.runs["stalled"].any() else ""
     caption = (
-        f"Final loss against {study.baseline_label}, paired by seed; below 0 is "
-        f"better.{margin} "
+        f"Final loss against {study.baseline_label}, paired by seed; below 0 is better.{margin} "
         "Intervals are simultaneous: all hold together with "
-        f"{text.percent(1 - study.rules.alpha)}{each}."
-        f"{stalled}"
+        f"{text.percent(1 - study.rules.alpha)}{each}.{stalled}"
     )
     columns = [
         Column("label", "arm"),
@@ -196,21 +194,18 @@ def draw_rates(study: Study) -> Figure:
     spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
     caption = (
         "Final loss over the peak learning rate, on the part of the corpus that is kept for "
-        "choosing rates (tune), "
-        f"{text.plural(n, 'run')}, one per arm and rate."
+        f"choosing rates (tune), {text.plural(n, 'run')}, one per arm and rate."
     )
     if any(choice.method == "vertex" for choice in study.choices.values()):
         caption += (
             " Each line is the parabola fitted round the arm's best rate and spans the rates it "
-            "was fitted to; its "
-            "lowest point is the rate at which that arm was replicated. Wide valleys forgive, "
-            "narrow ones do not."
+            "was fitted to; its lowest point is the rate at which that arm was replicated. Wide "
+            "valleys forgive, narrow ones do not."
         )
     if rate_curves.FAILED in str(spec):
         caption += (
             " Above the dotted line, off the scale, stands what did not train, a row per arm: it "
-            "counts with the loss "
-            "at initialisation."
+            "counts with the loss at initialisation."
         )
     return Figure("learning-rates", caption, spec, chapters.arm_legend(study), keys)
 
@@ -247,10 +242,9 @@ def rate_table(study: Study) -> list[Item]:
     columns += [Column("note", "note")] if any(row["note"] for row in rows) else []
     caption = (
         "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). "
-        "Regret: what the "
-        "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's "
-        "and the baseline's "
-        "subtracted. n = 1 run per rate, so these losses carry no interval and decide nothing."
+        "Regret: what the uncertainty of the fit may have cost, 95th percentile; a verdict must "
+        "hold with the arm's and the baseline's subtracted. n = 1 run per rate, so these losses "
+        "carry no interval and decide nothing."
     )
     return (
         [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)]
@@ -272,9 +266,8 @@ def draw_losses(study: Study) -> list[Item]:
     if evaluated["loss"].notna().any():
         caption = (
             f"Loss on a fixed sample of the evaluated tokens ({band}). Arms are compared at the "
-            "right end only, "
-            "where every schedule has run out; a mean stops where a seed of the arm has no finite "
-            "loss."
+            "right end only, where every schedule has run out; a mean stops where a seed of the "
+            "arm has no finite loss."
         )
         spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
         items.append(
@@ -284,11 +277,9 @@ def draw_losses(study: Study) -> list[Item]:
     later = differences[differences["tokens"] > differences["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
-            f"The same as a difference to {study.baseline_label} of the same seed "
-            f"({band}), from 15 % "
-            "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, "
-            "not who is "
-            "better: rates are still high there."
+            f"The same as a difference to {study.baseline_label} of the same seed ({band}), from "
+            "15 % of the training on. Below 0 the arm is ahead. On the way it shows who learns "
+            "sooner, not who is better: rates are still high there."
         )
         spec = figures.loss_curves(
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
@@ -313,7 +304,10 @@ def draw_losses(study: Study) -> list[Item]:
             if drawn < logged
             else ""
         )
-        caption = f"Training loss, mean of the batches since the last logged step ({band}).{smoothing_note}{drawn_note}"
+        caption = (
+            f"Training loss, mean of the batches since the last logged step ({band})."
+            f"{smoothing_note}{drawn_note}"
+        )
         spec = figures.loss_curves(
             trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
         )
@@ -335,18 +329,15 @@ def draw_layers(study: Study) -> list[Item]:
             "gradient-norm-by-layer",
             "gradient norm",
             "Gradient norm of every block on a fixed probe batch, mean over seeds. A level line "
-            "means that every "
-            "block learns at the same pace; a steep one that some hardly learn or that the last "
-            "ones set the limit "
-            "for the rate.",
+            "means that every block learns at the same pace; a steep one that some hardly learn or "
+            "that the last ones set the limit for the rate.",
         ),
         "residual_rms": (
             "residual-stream-by-layer",
             "RMS of the residual stream",
             "Size of the residual stream after every block, mean over seeds. Where it grows, each "
-            "block adds to "
-            "what is there and later blocks weigh relatively less; where it is level, a norm "
-            "resets it.",
+            "block adds to what is there and later blocks weigh relatively less; where it is "
+            "level, a norm resets it.",
         ),
     }
     items: list[Item] = []

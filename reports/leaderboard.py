@@ -74,8 +74,7 @@ def write_answer(kept: list[Study], rows: pd.DataFrame) -> str:
     listed = text.listing([f"{counts[word]} {word}" for word in order])
     sentence = (
         f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, "
-        "each against its own "
-        f"baseline at its own size, budget and corpus: {listed}"
+        f"each against its own baseline at its own size, budget and corpus: {listed}"
     )
     exploratory = int(rows["exploratory"].sum())
     sentence += f"; {exploratory} of them exploratory, so without a number." if exploratory else "."
@@ -143,15 +142,13 @@ def draw_forest(rows: pd.DataFrame) -> Figure:
     drawn = int(rows["mean"].notna().sum())
     scale = (
         f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far "
-        "intervals are not "
-        "comparable with those of near ones."
+        "intervals are not comparable with those of near ones."
         if forest.stretched(rows)
         else ""
     )
     caption = (
-        f"{_count_effects(drawn)}, grouped by study under its "
-        f"regime; the shaded band is that study's ±m. {_describe_families(rows)} Rows in words have no mean, "
-        f"and say why.{scale} "
+        f"{_count_effects(drawn)}, grouped by study under its regime; the shaded band is that "
+        f"study's ±m. {_describe_families(rows)} Rows in words have no mean, and say why.{scale} "
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
@@ -170,10 +167,8 @@ def _describe_families(rows: pd.DataFrame) -> str:
     held = text.listing([text.percent(1 - alpha) for alpha in sorted(rows["alpha"].unique())])
     return (
         f"Intervals hold together with {held} within their own family (a study's arms, or its main "
-        "effects), not "
-        f"over the board, which has {text.plural(families, 'family', 'families')}: the more there "
-        "are, the more of "
-        "them have an interval that misses."
+        f"effects), not over the board, which has {text.plural(families, 'family', 'families')}: "
+        "the more there are, the more of them have an interval that misses."
     )
 
 
@@ -193,12 +188,10 @@ def effect_table(rows: pd.DataFrame) -> Table:
     ]
     caption = (
         "Every arm of every study, and the main effects of factorial designs: "
-        f"{text.plural(len(rows), 'row')}. In "
-        "nats, below 0 is better. Ablations stand in the order of their largest effect, to find "
-        "them by: it ranks "
-        "nothing across regimes. The last p is adjusted for all rows of this board, whatever the "
-        "verdicts, which "
-        "are each study's own."
+        f"{text.plural(len(rows), 'row')}. In nats, below 0 is better. Ablations stand in the "
+        "order of their largest effect, to find them by: it ranks nothing across regimes. The last "
+        "p is adjusted for all rows of this board, whatever the verdicts, which are each study's "
+        "own."
     )
     return Table("board", caption, shown, columns, stacked=True, mark="judged")
 
@@ -224,8 +217,7 @@ def remark_table(rows: pd.DataFrame) -> list[Item]:
     ]
     caption = (
         "What each verdict says in words, and why a row has no number. Regret: what the "
-        "uncertainty of both rates "
-        "may have cost; the verdicts hold with it subtracted."
+        "uncertainty of both rates may have cost; the verdicts hold with it subtracted."
     )
     return [Table("remarks", caption, noted, columns, stacked=True)] if len(noted) else []
 
@@ -258,10 +250,8 @@ def size_items(kept: list[Study]) -> list[Item]:
     ]
     caption = (
         "Slope of the effect over log10 of the parameters, by least squares through the sizes. "
-        "Intervals are "
-        "simultaneous over the arms of an ablation, not over ablations. Two sizes always lie on a "
-        "line: a third one "
-        "tests it."
+        "Intervals are simultaneous over the arms of an ablation, not over ablations. Two sizes "
+        "always lie on a line: a third one tests it."
     )
     items.append(Table("slopes", caption, slopes, columns, stacked=True, mark="word"))
     items += [
@@ -297,11 +287,9 @@ def _size_figure(group: growth.Group, number: int) -> Figure:
     tokens = text.count(board.study_regime(group[0]).tokens)
     caption = (
         f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's "
-        "simultaneous interval; "
-        f"{tokens} tokens a run at every size, {board.study_regime(group[0]).corpus}. A larger "
-        "model "
-        "is the less "
-        "trained by them: size and tokens per parameter change together. Shaded: ±m."
+        f"simultaneous interval; {tokens} tokens a run at every size, "
+        f"{board.study_regime(group[0]).corpus}. A larger model is the less trained by them: size "
+        "and tokens per parameter change together. Shaded: ±m."
     )
     name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
     legend = chapters.arm_legend(group[0], growth.effect_points(group)["arm"])
@@ -322,12 +310,10 @@ def explain_board(rows: pd.DataFrame) -> list[Item]:
         "Verdicts are each study's own, by its own protocol and m; nothing is judged again here.",
         (
             "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it "
-            "would be read as a "
-            "result."
+            "would be read as a result."
         ),
         f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a "
-        "test count as p = "
-        "1. Who picks the best of many rows should look at this one.",
+        "test count as p = 1. Who picks the best of many rows should look at this one.",
     ]
     if (rows["kind"] == "main effect").any():
         lines.append(

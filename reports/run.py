@@ -67,11 +67,12 @@ def build_run(run: RunView) -> Report:
 def write_answer(run: RunView) -> str:
     """Return the end of the run, or its progress, in a sentence."""
     row = single.full_row(run)
-    if row["outcome"] in UNFINISHED:
-        return f"{UNFINISHED[row['outcome']][:-1]}: {_describe_progress(run)}{_reason_in_brackets(row)}."
+    outcome, reason = str(row["outcome"]), _reason_in_brackets(row)
+    if outcome in UNFINISHED:
+        return f"{UNFINISHED[outcome][:-1]}: {_describe_progress(run)}{reason}."
     after = f"after {text.count(row['tokens'])} tokens"
-    if row["outcome"] != "completed" or text.absent(row["loss"]):
-        return f"{str(row['outcome']).capitalize()} {after}{_reason_in_brackets(row)}: there is no final loss."
+    if outcome != "completed" or text.absent(row["loss"]):
+        return f"{outcome.capitalize()} {after}{reason}: there is no final loss."
     unigram = f"how often each token occurs alone gives {text.loss(row['unigram_loss'])} nats"
     stalled = (
         f" It stalled: {unigram}, and it ends no more than 1\N{NO-BREAK SPACE}% below."
@@ -81,10 +82,9 @@ def write_answer(run: RunView) -> str:
     part = f" of the {row['eval_part']} part" if row["eval_part"] else ""
     return (
         f"Completed {after} at {text.loss(row['loss'])} nats per token "
-        f"({text.number(row['bpb'], 3)} bits per byte) "
-        f"on {text.count(row['eval_tokens'])} evaluated tokens{part}; n = 1 run, so no interval "
-        "tells how much "
-        f"another seed would change it.{stalled}"
+        f"({text.number(row['bpb'], 3)} bits per byte) on {text.count(row['eval_tokens'])} "
+        f"evaluated tokens{part}; n = 1 run, so no interval tells how much another seed would "
+        f"change it.{stalled}"
     )
 
 
@@ -150,11 +150,9 @@ def first_screen(run: RunView) -> list[Item]:
     if run.curves["loss"].notna().any():
         caption = (
             "Training loss (mean of the batches since the last record) and loss on the curve "
-            "subset of the "
-            f"evaluated tokens, n = 1 run.{_thinning_note(run)} Dashed: the loss before training, and what "
-            "the token "
-            "frequencies alone give; a run that stays at the lower one has learned nothing about "
-            "order."
+            f"subset of the evaluated tokens, n = 1 run.{_thinning_note(run)} Dashed: the loss "
+            "before training, and what the token frequencies alone give; a run that stays at the "
+            "lower one has learned nothing about order."
         )
         items.append(Figure("loss", caption, single.draw_losses(run), single.curve_legend(run)))
     return items
@@ -253,18 +251,15 @@ def draw_along_training(run: RunView) -> list[Item]:
 _ALONG = {
     "learning-rate": (
         "The learning rate of the last step before each record: where warmup ended, and how far "
-        "the rate had fallen at "
-        "the end, where the final loss was taken."
+        "the rate had fallen at the end, where the final loss was taken."
     ),
     "gradient-norm": (
         "Global gradient norm of the last step before each record, before clipping (log axis). "
-        "Spikes that return "
-        "are common; a norm that climbs for long comes before a divergence."
+        "Spikes that return are common; a norm that climbs for long comes before a divergence."
     ),
     "throughput": (
         "Tokens per second since the last record. Runs share the machine: a dip may be a "
-        "neighbour's; the first "
-        "record may include compilation."
+        "neighbour's; the first record may include compilation."
     ),
 }
 
@@ -305,9 +300,8 @@ def document_items(run: RunView) -> list[Item]:
     )
     caption = (
         f"Loss of {text.plural(len(frame), 'document')}, the hardest first: mean "
-        f"{text.loss(frame['loss'].mean())} "
-        f"nats (documents weighed alike{interval}, n = {len(frame)}). The final loss above weighs "
-        "tokens alike."
+        f"{text.loss(frame['loss'].mean())} nats (documents weighed alike{interval}, n = "
+        f"{len(frame)}). The final loss above weighs tokens alike."
     )
     columns = [
         Column("document", "document"),

@@ -80,10 +80,9 @@ def write_answer(study: Study, trials: pd.DataFrame) -> str:
     runs = text.plural(int(best["n"]), "run")
     return (
         "On this corpus, at this size and budget, the lowest of "
-        f"{text.plural(len(trials), 'trial')} is trial "
-        f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = "
-        f"{runs}, chosen as "
-        "the lowest, so it flatters)."
+        f"{text.plural(len(trials), 'trial')} is trial {best['trial']} with {setting}: "
+        f"{text.loss(best['loss'])} nats on the tune part (n = {runs}, chosen as the lowest, so it "
+        "flatters)."
     )
 
 
@@ -131,8 +130,7 @@ def first_screen(study: Study, trials: pd.DataFrame) -> list[Item]:
         caption = (
             "Loss of every trial in the order of proposal; the line is the best so far (n = "
             f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials "
-            "of this kind bring "
-            "little."
+            "of this kind bring little."
         )
         items.append(Figure("history", caption, searches.history(trials), keys=mark_keys(trials)))
     return items
@@ -170,8 +168,7 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
     ]
     caption = (
         f"{text.plural(len(frame), 'trial')}, best first; loss: final, on the tune part, mean over "
-        "n runs. A trial "
-        "that diverged or stalled counts with the loss at initialisation."
+        "n runs. A trial that diverged or stalled counts with the loss at initialisation."
     )
     return Table("trial-values", caption, frame, columns, mark="outcome")
 
@@ -197,12 +194,10 @@ def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | N
     )
     meaning = (
         f"PED-ANOVA: where the values of the best {row['best']} trials lie against where those of "
-        "all lie, as a "
-        f"share of the sum over the parameters ({sample}). A share says where the search had to "
-        "look, not how many "
-        "nats it gained: a parameter of small share may still have a best value. Range: central 95 "
-        "% over "
-        f"{importances.RESAMPLES} resamples of the trials; no test."
+        f"all lie, as a share of the sum over the parameters ({sample}). A share says where the "
+        "search had to look, not how many nats it gained: a parameter of small share may still "
+        f"have a best value. Range: central 95 % over {importances.RESAMPLES} resamples of the "
+        "trials; no test."
     )
     columns = [
         Column("parameter", "parameter"),
@@ -213,8 +208,7 @@ def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | N
     ]
     caption = (
         "The bar is the share, the line across it its range over resampled trials: where lines "
-        "overlap, the order is "
-        "open."
+        "overlap, the order is open."
     )
     return [
         Figure("importance-shares", caption, importances.bars(table)),
@@ -232,10 +226,9 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
     sample = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
     caption = (
         f"A line per trial ({sample}), from parameter to parameter to its loss, low losses below. "
-        "Where the lines "
-        "of the best quarter pass close together that value mattered; where they fan out it did "
-        f"not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a mark to follow "
-        "its trial."
+        "Where the lines of the best quarter pass close together that value mattered; where they "
+        f"fan out it did not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a "
+        "mark to follow its trial."
     )
     legend = parallel.legend(trials)
     items: list[Item] = [
@@ -248,8 +241,7 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
         how_chosen = "the two parameters of largest importance"
     pair_caption = (
         f"Every trial over {first} and {second}, {how_chosen} (n = {done}). A slanted or bent "
-        "cloud of best trials "
-        "means that the best value of one depends on the other."
+        "cloud of best trials means that the best value of one depends on the other."
     )
     signs = {
         sign: meaning.replace(", at the upper edge", "")
@@ -274,8 +266,7 @@ def slice_figures(study: Study, trials: pd.DataFrame) -> list[Item]:
         log = searches.logarithmic(trials, name, study.protocol.space)
         caption = (
             f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = "
-            f"{int(trials['n'].max())} per "
-            f"trial.{others}"
+            f"{int(trials['n'].max())} per trial.{others}"
         )
         spec = searches.piece(trials, name, log)
         items.append(

@@ -154,7 +154,7 @@ def test_a_line_per_trial_with_a_point_on_every_axis(report: Report) -> None:
 def test_a_small_sweep_is_shown_without_importance(tmp_path: Path) -> None:
     writer = swept(tmp_path, trials=8, unfinished=2)
     told = make_report(writer.store, writer.folder, ["md"], SCRIPT)[0].read_text()
-    assert "6 finished trials are too few to tell; from 20 on it is told" in re.sub(
+    assert "Parameter importance needs 20 finished trials; there are 6" in re.sub(
         r"\\(.)", r"\1", told
     )
     assert (writer.folder.path / "report" / "figures" / "parallel-coordinates.svg").exists()

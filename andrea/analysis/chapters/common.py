@@ -51,9 +51,8 @@ def protocol_items(study: Study) -> list[Item]:
         ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
         (
             "test",
-            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; "
-            "equivalent: two one-sided "
-            f"tests against ±m at {rules.alpha:g}/{k}",
+            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; equivalent: two "
+            f"one-sided tests against ±m at {rules.alpha:g}/{k}",
         ),
         (
             "replicates",
@@ -139,8 +138,7 @@ def describe_tuning(study: Study) -> str:
         return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
     return (
         f"{trials} runs per arm on one tuning seed: a half-decade grid {common}; then two "
-        "midpoints round the arm's "
-        "best; the vertex of the parabola through them"
+        "midpoints round the arm's best; the vertex of the parabola through them"
     )
 
 
@@ -174,8 +172,7 @@ def size_tables(study: Study) -> list[Item]:
         columns.append(Column(("setting", "was", "became"), "solved for", _format_solved))
     caption = (
         "Size and cost of every arm, counted from its configuration, and by how much they exceed "
-        "those of "
-        f"{study.baseline_label}. FLOPs are those of forward and backward."
+        f"those of {study.baseline_label}. FLOPs are those of forward and backward."
     )
     return [Table("sizes", caption, frame, columns)]
 
@@ -335,8 +332,7 @@ def run_tables(study: Study) -> list[Item]:
     ]
     caption = (
         f"{text.plural(len(frame), 'run')}. Tuning reads the tune part and replicates the verdict "
-        "part: losses of "
-        "the two are not compared."
+        "part: losses of the two are not compared."
     )
     items.append(Table("runs", caption, frame, columns, mark="fate"))
     return items

@@ -22,12 +22,10 @@ def chapter(study: Study) -> list[Item]:
         return [Text(pending)] if pending else []
     caption = (
         "Every arm's verdict and, below it, that of a new block of seeds, trained at the same "
-        "rates and judged by the "
-        "same rule, alone. The two are never pooled: the first may have been the reason to look "
-        "again. They agree "
-        "where the words are the same and disagree where both decide and otherwise; a verdict is "
-        "not confirmed where "
-        "the fresh seeds alone tell nothing. Intervals hold together within a block."
+        "rates and judged by the same rule, alone. The two are never pooled: the first may have "
+        "been the reason to look again. They agree where the words are the same and disagree where "
+        "both decide and otherwise; a verdict is not confirmed where the fresh seeds alone tell "
+        "nothing. Intervals hold together within a block."
     )
     shown = Table(
         "confirmation",

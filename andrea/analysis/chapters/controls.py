@@ -73,14 +73,11 @@ def chapter(study: Study) -> list[Item]:
         Column("done", "what was done"),
     ]
     caption = (
-        "Trainings whose outcome is known beforehand, all of "
-        f"{study.baseline_label}: control − the run "
-        "of the same seed, over n pairs. A control can take a verdict away and never gives one. "
-        "A/A fails at p < .005 "
-        "and a mean beyond m; a ruler must come out as it must at a one-sided "
-        f"p < {study.rules.alpha:g}; the repeat must agree to the last bit where the "
-        "device promises it, "
-        "else to less than m. Intervals are of one control each."
+        f"Trainings whose outcome is known beforehand, all of {study.baseline_label}: control − "
+        "the run of the same seed, over n pairs. A control can take a verdict away and never gives "
+        "one. A/A fails at p < .005 and a mean beyond m; a ruler must come out as it must at a "
+        f"one-sided p < {study.rules.alpha:g}; the repeat must agree to the last bit where the "
+        "device promises it, else to less than m. Intervals are of one control each."
     )
     sentences = [
         f"{row['control']}: {row['reason']}; so {row['meaning']}."
@@ -167,13 +164,10 @@ def scale_figure(study: Study) -> list[Item]:
     legend = {arm: (study.label(arm), colors[arm]) for arm in paired["arm"]}
     legend |= {name: (name, colors[name]) for name in means["arm"]}
     caption = (
-        f"The arms and the controls on one axis, each against {study.baseline_label} "
-        "of the same seed: "
-        "a mark per seed, the tick their mean, the thick line its interval (simultaneous for arms, "
-        "95 % for each "
-        "control). A/A should cover 0; the rulers say how large a change of the budget is, so that "
-        "an effect can be "
-        "compared with something that everybody knows."
+        f"The arms and the controls on one axis, each against {study.baseline_label} of the same "
+        "seed: a mark per seed, the tick their mean, the thick line its interval (simultaneous for "
+        "arms, 95 % for each control). A/A should cover 0; the rulers say how large a change of "
+        "the budget is, so that an effect can be compared with something that everybody knows."
     )
     spec = figures.differences(both, verdicts, study.m, arms, arm_labels(study))
     marks = {"○": "one seed", "┃": "mean", "▬": "interval", "░": "±m"}

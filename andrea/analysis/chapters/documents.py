@@ -31,7 +31,7 @@ def chapter(study: Study) -> list[Item]:
 
 
 def by_document(study: Study) -> pd.DataFrame:
-    """Return one row per arm and evaluated document: arm, document, tokens, difference (nats: mean over
+    """Return one row per arm and document: arm, document, tokens, difference (nats: mean over
     seeds of arm − baseline), low, high (least and greatest seed), n (seeds). Only where every
     planned pair is whole.
     """
@@ -93,12 +93,10 @@ def _interval_table(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "Two questions with an interval each. Over seeds: would training again have said the same "
-        "of this text? Over "
-        "documents, weighted by their tokens: would another text of this kind have said the same "
-        "of these trainings? "
-        "Neither contains the other's chance, and the verdict is by seeds. Where a few long "
-        "documents decide, the "
-        "degrees of freedom are fewer than the documents."
+        "of this text? Over documents, weighted by their tokens: would another text of this kind "
+        "have said the same of these trainings? Neither contains the other's chance, and the "
+        "verdict is by seeds. Where a few long documents decide, the degrees of freedom are fewer "
+        "than the documents."
     )
     return [Table("over-documents", caption, frame, columns, stacked=True)]
 
@@ -119,11 +117,10 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     far = "a slope over the years or a few far marks" if dated else "a few far marks"
     n = int(effects["n"].max())
     caption = (
-        f"The difference to {study.baseline_label} on every evaluated document, "
-        f"{along}: mean over "
+        f"The difference to {study.baseline_label} on every evaluated document, {along}: mean over "
         f"n = {n} seeds, the thin line from the least to the greatest seed, larger marks for more "
-        "tokens. All on one "
-        f"side of 0: the effect does not hang on which text was taken; {far}: it does.{some}"
+        f"tokens. All on one side of 0: the effect does not hang on which text was taken; {far}: "
+        f"it does.{some}"
     )
     spec = _spec(drawn, study.arms, dated, study.baseline_label)
     return Figure("effect-by-document", caption, spec, arm_legend(study, drawn["arm"]))
@@ -136,8 +133,8 @@ def find_year(name: str) -> float:
 
 
 def choose_documents(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
-    """Return the documents that are drawn, with `x`: their year, else their rank by difference within the
-    arm.
+    """Return the documents that are drawn, with `x`: their year, else their rank by difference
+    within the arm.
 
     Thinned by selection: evenly spaced ranks with both ends.
     """

@@ -113,18 +113,16 @@ def _table(study: Study) -> Table:
     ]
     caption = (
         "Contrasts of the final losses of one seed, over n seeds; below 0 is better. A main effect "
-        "is averaged over "
-        "the levels of the other factors, an interaction is the difference of two differences: "
-        "what the first level "
-        "does with the second, less what it does without. Intervals hold together within a kind "
-        f"({text.listing(each)}). m = {study.m or 0:g} nats for every kind."
+        "is averaged over the levels of the other factors, an interaction is the difference of two "
+        "differences: what the first level does with the second, less what it does without. "
+        f"Intervals hold together within a kind ({text.listing(each)}). m = {study.m or 0:g} nats "
+        "for every kind."
     )
     if (study.effects["kind"] == "simple").any():
         caption += (
             " A simple effect that starts at the baseline is the same contrast as an arm's line in "
-            "the verdict table."
-            " Its interval and its p differ from those there, as another number of statements must "
-            "hold together: "
+            "the verdict table. Its interval and its p differ from those there, as another number "
+            "of statements must hold together: "
             f"{text.plural(int((study.effects['kind'] == 'simple').sum()), 'simple effect')} here, "
             f"{text.plural(len(study.arms) - 1, 'arm')} there."
         )
@@ -206,10 +204,8 @@ def _figure(study: Study, lines: str, along: str) -> Figure | None:
     lost = means[means["n"] < means["planned"]]
     caption = (
         f"Final loss of every combination of {lines} and {along}{averaged}: mean over the seeds, "
-        "its 95 % interval, "
-        "and every seed as a small mark. Parallel lines: no interaction. The intervals hold what "
-        "seeds do to all cells "
-        "alike, which cancels in the effects above."
+        "its 95 % interval, and every seed as a small mark. Parallel lines: no interaction. The "
+        "intervals hold what seeds do to all cells alike, which cancels in the effects above."
     )
     if len(lost):
         caption += (

@@ -47,12 +47,10 @@ def tokens_saved_table(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "The effect in tokens: +20 % means that the arm ends at a loss for which the baseline "
-        "needs 1 / (1 − 0.2) "
-        "times its tokens; −20 %, that the arm takes 20 % more tokens than the baseline to that "
-        "loss. Converted by the "
-        "rulers, the baseline trained on half and on double the tokens with schedules that end "
-        "there; intervals by "
-        f"Fieller{_at_level(frame)}. Nothing is told beyond the budgets that were trained."
+        "needs 1 / (1 − 0.2) times its tokens; −20 %, that the arm takes 20 % more tokens than the "
+        "baseline to that loss. Converted by the rulers, the baseline trained on half and on "
+        f"double the tokens with schedules that end there; intervals by Fieller{_at_level(frame)}. "
+        "Nothing is told beyond the budgets that were trained."
     )
     return [Table("tokens-saved", caption, frame, columns, stacked=True)]
 
@@ -89,13 +87,11 @@ def equal_budget_table(study: Study) -> list[Item]:
         Column("reason", "remark"),
     ]
     caption = (
-        f"Final loss against {study.baseline_label} at its own budget. Equal tokens "
-        "is the study's "
+        f"Final loss against {study.baseline_label} at its own budget. Equal tokens is the study's "
         "verdict; at equal FLOPs and at equal time the arm is trained again, on as many tokens as "
-        "cost the same, with "
-        "a schedule that ends there and at the rate that it was tuned to. n/a: not asked for, or "
-        "not trained to that "
-        "budget; nothing is read off the middle of a longer schedule."
+        "cost the same, with a schedule that ends there and at the rate that it was tuned to. n/a: "
+        "not asked for, or not trained to that budget; nothing is read off the middle of a longer "
+        "schedule."
     )
     return [Table("equal-budgets", caption, frame, columns, stacked=True, mark="word")]
 
@@ -158,10 +154,8 @@ def not_matched_table(study: Study) -> list[Item]:
     ]
     caption = (
         "What an arm does not have in common with the baseline, beside what was asked for: a "
-        "difference in loss may be "
-        "due to any of it. Counts are exact and have no interval; a speed that was not measured is "
-        "listed, since it is "
-        "not known to be the same."
+        "difference in loss may be due to any of it. Counts are exact and have no interval; a "
+        "speed that was not measured is listed, since it is not known to be the same."
     )
     return [Table("not-matched", caption, frame, columns, stacked=True)]
 
@@ -228,13 +222,11 @@ def speed_table(study: Study) -> list[Item]:
         columns += [numbers(key, header, show)] if frame[key].notna().any() else []
     level = text.percent(study.speed.level)
     caption = (
-        f"Measured on {study.speed.device or 'this machine'}, {_torch(study)}"
-        f"{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in one "
-        "process, taking turns "
-        "round by round, so that what the machine does meanwhile strikes all alike. Medians over "
-        "rounds with "
-        f"{level} intervals; the ratio is the median of the ratios within rounds. Compilation is "
-        "not in the steps."
+        f"Measured on {study.speed.device or 'this machine'}, "
+        f"{_torch(study)}{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in "
+        "one process, taking turns round by round, so that what the machine does meanwhile strikes "
+        f"all alike. Medians over rounds with {level} intervals; the ratio is the median of the "
+        "ratios within rounds. Compilation is not in the steps."
     )
     return [Table("speed", caption, frame, columns)]
 

@@ -17,14 +17,11 @@ def pair_items(study: Study) -> list[Item]:
         return []
     arms = [arm for arm in study.arms if arm != study.baseline]
     caption = (
-        "Each small mark is one seed: the arm's final loss minus that of "
-        f"{study.baseline_label} with "
-        "the same initial draws and batches. The tick is their mean, the thick line its "
-        "simultaneous interval. An arm "
-        "differs where the line misses 0 by more than the choice of rates may have cost, and does "
-        "not matter where it "
-        "lies inside the shaded band of ±m. No mean is "
-        "drawn before the verdict, and none of an arm of which a pair is not whole."
+        f"Each small mark is one seed: the arm's final loss minus that of {study.baseline_label} "
+        "with the same initial draws and batches. The tick is their mean, the thick line its "
+        "simultaneous interval. An arm differs where the line misses 0 by more than the choice of "
+        "rates may have cost, and does not matter where it lies inside the shaded band of ±m. No "
+        "mean is drawn before the verdict, and none of an arm of which a pair is not whole."
     )
     shown = pairs.assign(label=pairs["arm"].map(study.label))
     columns = [
@@ -65,10 +62,8 @@ def noise_items(study: Study) -> list[Item]:
         items.append(
             Text(
                 f"Between its {row['n']} seeds the baseline's final loss has a standard deviation "
-                "of "
-                f"{text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is the "
-                "noise of their "
-                "differences."
+                f"of {text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is "
+                "the noise of their differences."
             )
         )
     judged = study.verdicts[study.verdicts["sd"].notna()]

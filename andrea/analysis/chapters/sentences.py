@@ -146,17 +146,15 @@ def list_not_done(study: Study) -> list[str]:
     if not extras.controls:
         lines.append(
             "Controls (--controls): one run repeated, the baseline with other initial weights, "
-            "which must change "
-            "nothing, and on half the tokens, which must show. Without them no effect is told in "
-            "tokens."
+            "which must change nothing, and on half the tokens, which must show. Without them no "
+            "effect is told in tokens."
         )
     if not extras.confirm:
         lines.append("A confirmation (--confirm): the verdict again, from fresh seeds alone.")
     if not extras.equal:
         lines.append(
             "Equal FLOPs, equal time (--equal flops,time): arms trained to budgets at which all "
-            "cost the same. At "
-            "equal tokens a dearer arm has had more computation."
+            "cost the same. At equal tokens a dearer arm has had more computation."
         )
     if study.is_decided and method != METHOD:
         lines.append(

@@ -47,27 +47,25 @@ SLOPES = {
 
 
 def group_by_question(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
-    """The ablations that were judged at several sizes (`board.question_key`), and what was left
-    out because its size is there twice: the latest counts.
+    """Return the ablations that were judged at several sizes (`board.question_key`), and a line for
+    each study that is left out, since a later one has its size.
     """
     by_question: dict[Any, Group] = {}
-    for study in studies:
+    for study in sorted(studies, key=lambda study: study.about.created):
         if study.verdict.verdicts and board.study_regime(study).parameters:
             by_question.setdefault(board.question_key(study), []).append(study)
-    found, said = [], []
-    for several in by_question.values():
-        latest = {
-            baseline_parameters(study): study
-            for study in sorted(several, key=lambda study: study.about.created)
-        }
-        if len(latest) > 1:
-            found.append([latest[parameters] for parameters in sorted(latest)])
-            said += [
-                f"{s.path.name}: {latest[baseline_parameters(s)].path.name} is of the same size and later"
-                for s in several
-                if latest[baseline_parameters(s)] is not s
-            ]
-    return found, said
+    groups, left_out = [], []
+    for candidates in by_question.values():
+        latest = {baseline_parameters(study): study for study in candidates}
+        if len(latest) < 2:
+            continue
+        groups.append([latest[parameters] for parameters in sorted(latest)])
+        for study in candidates:
+            later = latest[baseline_parameters(study)]
+            if later is not study:
+                line = f"{study.path.name}: {later.path.name} is of the same size and later"
+                left_out.append(line)
+    return groups, left_out
 
 
 def baseline_parameters(study: Study) -> int:

@@ -72,10 +72,8 @@ def chapter(study: Study) -> list[Item]:
     ]
     caption = (
         "Runs that diverged or stalled, by arm and phase, with Wilson's interval: 0 of n is not "
-        "never. Tuning tries "
-        "every rate on one seed, so that its share tells how wide the usable range is; the "
-        "replicates', on "
-        "every seed at the chosen rate, how often training fails."
+        "never. Tuning tries every rate on one seed, so that its share tells how wide the usable "
+        "range is; the replicates', on every seed at the chosen rate, how often training fails."
     )
     return [Table("stability", caption, frame, columns, stacked=True)]
 
@@ -107,10 +105,9 @@ def sensitivity_items(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "Learning-rate sensitivity (Wortsman et al. 2023): the mean of min(loss, loss at "
-        "initialisation) over the grid "
-        "that all arms share, less the least of them. 0: every rate is as good as the best. n "
-        "rates of one run each on "
-        "one tuning seed, so it has no interval, and it depends on the grid."
+        "initialisation) over the grid that all arms share, less the least of them. 0: every rate "
+        "is as good as the best. n rates of one run each on one tuning seed, so it has no "
+        "interval, and it depends on the grid."
     )
     items: list[Item] = [Table("sensitivity", caption, frame, columns)]
     return items + _figure(study, sensitivity_curve(study))
@@ -171,9 +168,8 @@ def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
     dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltip(words))
     caption = (
         "The curve behind the number: what an arm loses, on the whole scale, at rates that are not "
-        "its own. A flat "
-        "curve forgives a wrong rate; one that climbs to the loss at initialisation has a cliff. "
-        "One run per rate."
+        "its own. A flat curve forgives a wrong rate; one that climbs to the loss at "
+        "initialisation has a cliff. One run per rate."
     )
     spec = finish(
         alt.layer(line, dots),
