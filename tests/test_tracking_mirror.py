@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(to
     path = told.folder.path
     assert f"`andrea sync {path.name} --runs {path.parents[1]}` tries again" in line
     log = (told.folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + line, "s47: no key in what is printed"
+    assert "secret" not in log + line, "no key in what is printed"
 
 
 def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
@@ -400,7 +400,7 @@ def test_online_without_an_answering_server_becomes_offline(
         for entry in read_json(folder.path / "wandb" / "mirrored.json").values()
     )
     log = (folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
+    assert "secret" not in log + "".join(lines), "no key in what is printed"
 
 
 @pytest.mark.slow

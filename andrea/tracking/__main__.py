@@ -28,17 +28,15 @@ if TYPE_CHECKING:
     from andrea.tracking.writer import Writer
 
 AFTER_S = 10.0
-"""How long a run is trained before W&B shows it: what ends sooner is written at its end."""
+"""Seconds of training before W&B shows a run: what ends sooner is written at its end."""
 EVERY_S = 10.0
-"""How long W&B waits for what such a run records, which wandb's service then sends within fifteen
-seconds.
+"""Seconds between two looks at the runs that are being trained; wandb's service sends what is new
+within fifteen more.
 """
 AGAIN_S = 60.0
-"""After how long the dashboard's address is worth saying again."""
+"""Seconds after which the dashboard's address is worth printing again."""
 LOOKING = 0.01
-"""Share of the time that looking at the runs that are being trained may take: their records are
-many in the end.
-"""
+"""Share of the time that these looks may take: the records of a run are many in the end."""
 
 
 class _Orders(threading.Thread):
@@ -91,8 +89,8 @@ class _Mirroring:
     ) -> None:
         self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
         self._next_look = 0.0
-        self._address_said: float | None = None
-        """When the dashboard's address was said."""
+        self._address_printed: float | None = None
+        """Time at which the dashboard's address was printed, by the monotonic clock."""
 
     def write_until_closed(self) -> None:
         """Return when everything is written."""
@@ -112,9 +110,9 @@ class _Mirroring:
                 self._follow_training()
         self._writer.write_study()
         address = self._writer.write_dashboard()
-        said = self._address_said
-        if address and (said is None or time.monotonic() - said > AGAIN_S):
-            _say(f"W&B dashboard: {address}")
+        printed = self._address_printed
+        if address and (printed is None or time.monotonic() - printed > AGAIN_S):
+            _print_line(f"W&B dashboard: {address}")
 
     def _follow_training(self) -> None:
         training = self._orders.trained_for(AFTER_S, self._store)
@@ -126,15 +124,15 @@ class _Mirroring:
         opened = self._writer.follow(specs)
         # To open a run takes more than to look at it, and happens once.
         look_s = 0.0 if opened else time.process_time() - used_before
-        if opened and self._address_said is None:
+        if opened and self._address_printed is None:
             address = self._writer.write_dashboard(last=False)
             if address:
-                _say(f"W&B dashboard: {address}")
-                self._address_said = time.monotonic()
+                _print_line(f"W&B dashboard: {address}")
+                self._address_printed = time.monotonic()
         self._next_look = time.monotonic() + max(EVERY_S, look_s / LOOKING)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
@@ -158,7 +156,7 @@ def main(order: str) -> None:
             from andrea.tracking.service import warm_up
             from andrea.tracking.writer import Writer
 
-            writer = Writer(subject, store, Destination(**fields["to"]), _say)
+            writer = Writer(subject, store, Destination(**fields["to"]), _print_line)
             try:
                 # Before the first run has ended: workers start slowly, and leave a core idle.
                 warm_up()
@@ -169,7 +167,7 @@ def main(order: str) -> None:
                 raise
             writer.end()
     except UserError as error:
-        _say(f"W&B: {error}")
+        _print_line(f"W&B: {error}")
 
 
 if __name__ == "__main__":

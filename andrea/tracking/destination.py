@@ -162,8 +162,8 @@ def _wandb_setting(key: str) -> str:
 
 
 def _netrc_key(host: str) -> str:
-    named = os.environ.get("NETRC")
-    for path in [named] if named else ["~/.netrc", "~/_netrc"]:
+    variable = os.environ.get("NETRC")
+    for path in [variable] if variable else ["~/.netrc", "~/_netrc"]:
         with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
             _, _, key = netrc.netrc(Path(path).expanduser()).authenticators(host) or ("", "", "")
             return key or ""

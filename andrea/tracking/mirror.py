@@ -34,9 +34,9 @@ from andrea.tracking.subject import SingleRun, Subject, wandb_folder
 
 ENDED = "W&B mirror: its process has ended"
 CLOSE_WAIT_S = 60.0
-"""How long the mirror may take, once training has ended, without having written a run."""
+"""Seconds that the mirror may take, once training has ended, without having written a run."""
 SAY_S = 5.0
-"""How long the user waits before a line says for what."""
+"""Seconds that the user waits then before a line says for what."""
 LISTEN_S = 0.25
 """Seconds between two looks at what the mirror's process says, while its end is waited for."""
 PACKAGES = Path(__file__).resolve().parents[2]
@@ -60,14 +60,14 @@ def sync(
 
     Args:
         to: mode `online` publishes, also what has an offline copy already; `offline` writes files.
-        say: told one line per run, and what went wrong.
+        say: prints a line: one per run, and what went wrong.
         checkpoint: attach the checkpoint of the best run.
 
     Returns:
         The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
-        UserError: a mirror is at this study now, or there is no key for the server.
+        UserError: another mirror writes this study, or there is no key for the server.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given
             again goes on.
     """
@@ -110,7 +110,7 @@ class Mirror(Observer):
     one line to `warn`.
 
     Args:
-        warn: told what the user must know, by the thread that observes.
+        warn: prints a line that the user must see; called by the thread that observes.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Mirror(Observer):
             else:
                 status = self._wait(process, wait_s)
         except subprocess.TimeoutExpired as late:
-            fault = "not done after" if wait_s is not None else "nothing written for"
+            fault = "nothing written for" if wait_s is None else "not done after"
             self._give_up(f"W&B mirror: {fault} {late.timeout:g} s")
             return
         except KeyboardInterrupt:

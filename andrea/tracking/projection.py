@@ -31,8 +31,8 @@ ENDED_WELL = ("completed", "stopped", "pruned")
 LONGEST_TAG = 64
 
 Row: TypeAlias = dict[str, float | list[float]]
-"""What was recorded at one optimizer step, with `step` and `tokens`. A list is a value per layer:
-entry i is block i's; of the residual stream, what enters it.
+"""The values recorded at one optimizer step, with `step` and `tokens`. A list has a value per
+layer: entry i is block i's; of the residual stream, what enters it.
 """
 
 

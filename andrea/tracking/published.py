@@ -36,8 +36,8 @@ class Entry(Record):
 
     @property
     def has_rows(self) -> bool:
-        """Whether a server has rows of the run, perhaps not all: an offline copy would be sent
-        after them.
+        """A server has rows of the run, perhaps not all: an offline copy would be sent after
+        them.
         """
         return self.mode != "offline"
 
@@ -56,7 +56,7 @@ def load_entries(subject: Subject) -> dict[str, Entry]:
 def save_entry(subject: Subject, run: str, entry: Entry) -> None:
     """Write down what W&B has of the run, in one step."""
     entries = {**load_entries(subject), run: entry}
-    values = {name: known.to_json() for name, known in entries.items()}
+    values = {name: each.to_json() for name, each in entries.items()}
     write_json(wandb_folder(subject) / "mirrored.json", values)
 
 

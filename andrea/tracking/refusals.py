@@ -1,6 +1,4 @@
-"""What went wrong, in one line for the user: read from wandb's errors and from the log of its
-service.
-"""
+"""Errors in one line for the user, read from wandb's exceptions and from the log of its service."""
 
 import contextlib
 import json
@@ -14,8 +12,8 @@ LOST = (
     *("filestream: fatal error", "file transfer: upload: failed", "sender: failed to log artifact"),
     *("runfiles: ", "runupserter: failed"),
 )
-"""How wandb's service begins a line of its log about data that it gave up: `finish` returns as if
-all were there.
+"""Beginnings of lines in the log of wandb's service about data that it gave up: `finish` returns as
+if all were there.
 """
 
 

@@ -1,4 +1,4 @@
-"""wandb's service and what it is told: settings, environment, how it begins and ends."""
+"""wandb's service: its settings and environment, its start and end."""
 
 import contextlib
 import logging
@@ -14,9 +14,9 @@ from andrea.tracking.destination import WandbMode
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0
-"""How long a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
+"""Seconds that a server may take; WANDB_INIT_TIMEOUT and WANDB_FINISH_TIMEOUT say otherwise."""
 OFFLINE_TIMEOUT_S = 120.0
-"""How long wandb's own service may take, which gets little of a processor that is busy with
+"""Seconds that wandb's own service may take, which gets little of a processor that is busy with
 training.
 """
 OF_ANOTHER_RUN = (
@@ -39,27 +39,26 @@ def end_service() -> None:
 
 
 def abandon_service(open_runs: Iterable[wandb.Run] = ()) -> None:
-    """End it at once: what it has not sent is lost, and W&B is told no end of the runs that are
-    open.
+    """Kill wandb's service: what it has not sent is lost, and W&B gets no end of the open runs.
 
-    Ended well it would tell that they finished. Where the system does not tell which processes are
-    its children (not on Linux), they are told to have failed.
+    Ended well it would report that they finished. Where the system does not list a process's
+    children (not on Linux) it reports that they failed.
     """
     for run in open_runs:
         # The thread in which a run asks the service for the state of the network would fail with a
         # traceback later.
         if checker := getattr(run, "_run_status_checker", None):
             checker.stop()
-    mine = b"\0--pid\0%d" % os.getpid()
+    arguments = b"\0--pid\0%d" % os.getpid()
     for child in children():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").endswith(mine):
+            if Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").endswith(arguments):
                 os.kill(child, signal.SIGKILL)
     _teardown(1)
 
 
 def _teardown(exit_code: int) -> None:
-    """Of a service that was killed wandb says that the connection is lost, or exits as it did."""
+    # Of a service that was killed wandb says that the connection is lost, or exits as it did.
     with contextlib.suppress(OSError, wandb.errors.Error, SystemExit):
         wandb.teardown(exit_code=exit_code)
 
@@ -73,9 +72,7 @@ def timeout_s(variable: str, default: float) -> float:
 
 
 def _stop_nothing() -> None:
-    """Whoever presses *Stop run* in W&B would otherwise stop the mirror, by Ctrl-C, and not the
-    training.
-    """
+    """Ignore *Stop run* in W&B, which would stop the mirror, by Ctrl-C, and not the training."""
 
 
 def run_settings(mode: WandbMode) -> wandb.Settings:

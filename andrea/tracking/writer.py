@@ -43,7 +43,7 @@ from andrea.tracking.study_run import StudyProjection, pending_study, study_id
 from andrea.tracking.subject import SingleRun, Subject, study_key, wandb_folder, wandb_id
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What stops every run, not one: a disk that is full or takes nothing."""
+"""Errors that stop every run, not one: the disk is full or takes nothing."""
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _OpenRun:
 
     run: wandb.Run
     early: bool
-    """Whether it began before the training had ended."""
+    """It began before the training had ended."""
     sent: int | None = None
     """Number of rows that wandb has; None before the first is to be sent."""
 
@@ -75,7 +75,7 @@ class Writer:
     trained stays open between two looks.
 
     Args:
-        say: told one line per thing that went wrong; nothing here raises because of one run.
+        say: prints a line per thing that went wrong; nothing here raises because of one run.
         background: in the mirror's process, whose stderr is its log: tracebacks go there, and an
             unreachable server turns the rest offline. Else it raises `Unreachable`.
     """
@@ -363,8 +363,8 @@ class Writer:
 
     def _require_taken(self, run: wandb.Run) -> None:
         """Raise where wandb has given up some of the run's data, which it does not say itself."""
-        if self._to.mode == "online" and (lost := lost_data(Path(run.dir).with_name("logs"))):
-            raise Unreachable(f"W&B refused some data ({lost})")
+        if self._to.mode == "online" and (error := lost_data(Path(run.dir).with_name("logs"))):
+            raise Unreachable(f"W&B refused some data ({error})")
 
 
 def as_histogram(profile: list[float]) -> wandb.Histogram:

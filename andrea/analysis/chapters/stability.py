@@ -1,5 +1,6 @@
 """Stability of the arms in training, and their sensitivity to the learning rate."""
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -39,10 +40,9 @@ def stability_table(study: Study) -> pd.DataFrame:
         for phase in PHASES:
             runs = study.runs[(study.runs["arm"] == arm) & (study.runs["phase"] == phase)]
             if len(runs):
-                counted = measure_stability(
-                    [_ended(run) for run in runs.to_dict("records")]
-                ).to_dict()
-                rows.append({"arm": arm, "label": study.label(arm), "phase": phase, **counted})
+                counted = measure_stability([_ended(run) for run in runs.to_dict("records")])
+                about = {"arm": arm, "label": study.label(arm), "phase": phase}
+                rows.append(about | asdict(counted))
     frame = pd.DataFrame(
         rows, columns=["arm", "label", "phase", "n", "diverged", "stalled", "rate", "low", "high"]
     )

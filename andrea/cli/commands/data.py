@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, argument, examples, option
 from andrea.cli.show.output import print_json, table
 from andrea.errors import UserError
 
@@ -16,12 +16,8 @@ app = typer.Typer(
     help="Text into tokens: prepare a corpus, or see what it holds.", rich_markup_mode=None
 )
 
-Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="sotu, or text:PATH (a file, a folder, a glob).")
-]
-Tokenizer = Annotated[
-    str | None, typer.Option("--tokenizer", metavar="NAME", help="byte, char, bpe-N.")
-]
+Source = Annotated[str, argument("SOURCE", "sotu, or text:PATH (a file, a folder, a glob).")]
+Tokenizer = Annotated[str | None, option("--tokenizer NAME", "byte, char, bpe-N.")]
 PRINTED = (
     "source",
     "tokenizer",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples, option
 from andrea.cli.show.output import print_json, table
 from andrea.errors import StudyError, UserError
 
@@ -34,24 +34,19 @@ OUT_HELP = "Folder to write; it must not exist yet."
 @exports.command("hf", epilog=EXPORT)
 def export_hf(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER", help="Id of a finished run, or its beginning; or a model folder."
-        ),
+        str, argument("RUN|FOLDER", "Id of a finished run, or its beginning; or a model folder.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help=OUT_HELP)],
+    out: Annotated[Path, option("--out DIR", OUT_HELP)],
     arch: Annotated[
         str | None,
-        typer.Option(
-            "--arch",
-            metavar="NAME",
+        option(
+            "--arch NAME",
+            "Architecture; default: the first that computes the model.",
             autocompletion=completion.architecture_names,
-            help="Architecture; default: the first that computes the model.",
         ),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option("--dtype", help="Precision of the weights."),
+        Literal["float32", "bfloat16", "float16"], option("--dtype", "Precision of the weights.")
     ] = "float32",
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -78,10 +73,8 @@ def export_hf(
 
 @imports.command("hf", epilog=IMPORT)
 def import_hf(
-    source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with config.json and safetensors.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help=OUT_HELP)],
+    source: Annotated[Path, argument("FOLDER", "Folder with config.json and safetensors.")],
+    out: Annotated[Path, option("--out DIR", OUT_HELP)],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

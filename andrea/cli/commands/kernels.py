@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea.cli.options import Debug, Json, examples
+from andrea.cli.options import Debug, Json, examples, option
 from andrea.cli.show.output import print_json, size, table
 from andrea.errors import UserError
 
@@ -25,15 +25,13 @@ SHOW = examples(
     "andrea kernels show", "andrea kernels show --arch sm_100 --json     (needs no GPU)"
 )
 
-Device = Annotated[
-    str, typer.Option("--device", metavar="D", help="cuda, or one of several: cuda:1.")
-]
+Device = Annotated[str, option("--device D", "cuda, or one of several: cuda:1.")]
 
 
 @app.command("check", epilog=CHECK)
 def check(
     device: Device = "cuda",
-    quick: Annotated[bool, typer.Option("--quick", help="Two sizes instead of seven.")] = False,
+    quick: Annotated[bool, option("--quick", "Two sizes instead of seven.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -69,15 +67,9 @@ def check(
 @app.command("bench", epilog=BENCH)
 def bench(
     device: Device = "cuda",
-    rows: Annotated[
-        int, typer.Option("--rows", min=1, metavar="N", help="Tokens of a micro-batch.")
-    ] = 16384,
-    width: Annotated[
-        int, typer.Option("--width", min=1, metavar="N", help="d_model; MLPs are 4 times that.")
-    ] = 768,
-    vocabulary: Annotated[
-        int, typer.Option("--vocabulary", min=1, metavar="N", help="Classes of the loss.")
-    ] = 50257,
+    rows: Annotated[int, option("--rows N", "Tokens of a micro-batch.", min=1)] = 16384,
+    width: Annotated[int, option("--width N", "d_model; MLPs are 4 times that.", min=1)] = 768,
+    vocabulary: Annotated[int, option("--vocabulary N", "Classes of the loss.", min=1)] = 50257,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -120,11 +112,7 @@ def bench(
 def show(
     archs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--arch",
-            metavar="SM",
-            help="Architecture; may be repeated. By default this device's, or sm_90.",
-        ),
+        option("--arch SM", "Architecture; may be repeated. By default this device's, or sm_90."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

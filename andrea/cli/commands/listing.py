@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples
 from andrea.cli.show.output import print_json, table
 from andrea.model.presets import PRESETS
 from andrea.text.numbers import big
@@ -22,9 +22,7 @@ Entry = dict[str, str]
 
 
 def listing(
-    what: Annotated[
-        Kind | None, typer.Argument(metavar="KIND", help="What to list; default: everything.")
-    ] = None,
+    what: Annotated[Kind | None, argument("KIND", "What to list; default: everything.")] = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import Debug, Json, Settings, Variants, examples
+from andrea.cli.options import Debug, Json, Settings, Variants, argument, examples, option
 from andrea.cli.settings import build_run_config, load_variants, require_model_settings
 from andrea.cli.show.output import print_json, size, table
 from andrea.errors import UserError
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
 
 Batch = Annotated[
-    int,
-    typer.Option(
-        "--batch",
-        min=1,
-        max=10**12,
-        metavar="N",
-        help="Sequences per forward pass, for the memory.",
-    ),
+    int, option("--batch N", "Sequences per forward pass, for the memory.", min=1, max=10**12)
 ]
 
 OptimizerName = Annotated[
     Literal["adamw", "sgd", "lion", "muon"],
-    typer.Option("--optimizer", help="Whose moments count, for the memory; sgd with momentum."),
+    option("--optimizer", "Whose moments count, for the memory; sgd with momentum."),
 ]
 
 SHOW = examples(
@@ -50,13 +43,11 @@ FORM = "PRESET:FIELD=VALUE,FIELD=VALUE"
 
 Match = Annotated[
     Literal["params", "flops"] | None,
-    typer.Option(
-        "--match", help="Solve for what brings the later models nearest to the first in this."
-    ),
+    option("--match", "Solve for what brings the later models nearest to the first in this."),
 ]
 By = Annotated[
     Literal["mlp_width", "d_model", "n_layer"] | None,
-    typer.Option("--by", help="What --match solves for; default: mlp_width."),
+    option("--by", "What --match solves for; default: mlp_width."),
 ]
 
 
@@ -64,10 +55,10 @@ By = Annotated[
 def show(
     preset: Annotated[
         str,
-        typer.Argument(
-            metavar="PRESET",
+        argument(
+            "PRESET",
+            f"A preset; settings may follow a colon, {FORM}.",
             autocompletion=completion.model_expressions,
-            help=f"A preset; settings may follow a colon, {FORM}.",
         ),
     ],
     settings: Settings = None,
@@ -91,10 +82,10 @@ def show(
 def compare(
     models: Annotated[
         list[str],
-        typer.Argument(
-            metavar="MODEL...",
+        argument(
+            "MODEL...",
+            f"Presets; a model's own settings follow a colon, {FORM}.",
             autocompletion=completion.model_expressions,
-            help=f"Presets; a model's own settings follow a colon, {FORM}.",
         ),
     ],
     settings: Settings = None,

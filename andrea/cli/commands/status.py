@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples
 from andrea.cli.show.output import parameter, print_json, table
 from andrea.errors import StudyError, warn
 from andrea.text.numbers import count, judged, loss
@@ -38,10 +38,10 @@ SINGLE_RUN_COLUMNS = ("single run", "outcome", "loss", "tokens", "finished (UTC)
 def status(
     study: Annotated[
         str | None,
-        typer.Argument(
-            metavar="STUDY",
+        argument(
+            "STUDY",
+            "Folder name of a study, or its bare name: the latest.",
             autocompletion=completion.study_names,
-            help="Folder name of a study, or its bare name: the latest.",
         ),
     ] = None,
     runs: Runs = DEFAULT_RUNS,

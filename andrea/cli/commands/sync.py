@@ -16,7 +16,9 @@ from andrea.cli.options import (
     WandbEntity,
     WandbProject,
     WandbTags,
+    argument,
     examples,
+    option,
 )
 from andrea.cli.show.output import print_json
 from andrea.errors import UserError
@@ -44,30 +46,28 @@ EXAMPLES = examples(
 def sync(
     study: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDY",
+        argument(
+            "STUDY",
+            "Folder name of a study, or its bare name: the latest; or the beginning of a run's id.",
             autocompletion=completion.study_names,
-            help="Folder name of a study, or its bare name: the latest; or the beginning of a "
-            "run's id.",
         ),
     ],
     wandb: Annotated[
         Literal["offline", "online"] | None,
-        typer.Option("--wandb", help="Where to; default: offline, or what WANDB_MODE says."),
+        option("--wandb", "Where to; default: offline, or what WANDB_MODE says."),
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", help="The same as --wandb online; needs a login.")
+        bool, option("--online", "The same as --wandb online; needs a login.")
     ] = False,
     project: WandbProject = None,
     entity: WandbEntity = None,
     tags: WandbTags = None,
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Attach the checkpoint of the study's best run.")
+        bool, option("--checkpoint", "Attach the checkpoint of the study's best run.")
     ] = False,
     runs: Runs = DEFAULT_RUNS,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would be written; write nothing, ask no server."),
+        bool, option("--dry-run", "Say what would be written; write nothing, ask no server.")
     ] = False,
     as_json: Json = False,
     debug: Debug = False,

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.analysis.trace import sentences
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Preset, Runs, Settings, Variants, examples
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    Debug,
+    Json,
+    Preset,
+    Runs,
+    Settings,
+    Variants,
+    argument,
+    examples,
+    option,
+)
 from andrea.cli.settings import build_run_config, load_variants, require_model_settings
 from andrea.cli.show.output import (
     print_json,
@@ -59,43 +70,28 @@ class Subject:
 
 
 def trace(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text that the token stands in.")],
+    text: Annotated[str, argument("TEXT", "The text that the token stands in.")],
     preset: Preset = None,
     settings: Settings = None,
     variants: Variants = None,
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, metavar="N", help="Of a fresh model's weights; default: 1."),
+        int | None, option("--seed N", "Of a fresh model's weights; default: 1.", min=0)
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run",
-            metavar="RUN",
-            help="A finished run (the beginning of its id) or a model folder.",
-        ),
+        option("--run RUN", "A finished run (the beginning of its id) or a model folder."),
     ] = None,
     token: Annotated[
-        int,
-        typer.Option(
-            "--token", metavar="I", help="Which token, from 0; negative ones count from the end."
-        ),
+        int, option("--token I", "Which token, from 0; negative ones count from the end.")
     ] = -1,
     lens: Annotated[
-        bool,
-        typer.Option(
-            "--logit-lens", help="Also what the head makes of the stream after every block."
-        ),
+        bool, option("--logit-lens", "Also what the head makes of the stream after every block.")
     ] = False,
     top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", min=1, max=20, metavar="K", help="Guesses per depth of the lens; default: 3."
-        ),
+        int | None, option("--top K", "Guesses per depth of the lens; default: 3.", min=1, max=20)
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Draw it as one page that opens offline."),
+        Path | None, option("--html FILE", "Draw it as one page that opens offline.")
     ] = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -159,12 +155,8 @@ def build_subject(
         rehearse(config.model, "--variants")
     require_room(config.model)
     model = build_model(config.model, config.seeds.init)
-    about = {
-        "name": f"{preset}, fresh, seed {config.seeds.init}",
-        "fresh": True,
-        "seed": config.seeds.init,
-    }
-    return Subject(model, ByteTokenizer(), about)
+    name, seed = f"{preset}, fresh, seed {config.seeds.init}", config.seeds.init
+    return Subject(model, ByteTokenizer(), {"name": name, "fresh": True, "seed": seed})
 
 
 def load_subject(run: str, runs: Path) -> Subject:
@@ -334,13 +326,11 @@ def heading(traced: "Traced") -> str:
         embedding += f" + position {short(start['position'])}"
     if config["embedding_norm"]:
         embedding += ", normalized"
-    return "\n".join(
-        [
-            f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
-            f"{config['norm_placement']}, residual {config['residual']}",
-            f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}",
-            f"embedding: {embedding} → stream {short(start['after'])}",
-        ]
+    return (
+        f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
+        f"{config['norm_placement']}, residual {config['residual']}\n"
+        f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}\n"
+        f"embedding: {embedding} → stream {short(start['after'])}"
     )
 
 

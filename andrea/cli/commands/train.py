@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from andrea.cli import options as opt
 from andrea.cli.settings import build_run_config, load_variants
 from andrea.cli.show.output import print_json, size, stdout_kept_for_json, table
@@ -47,12 +45,11 @@ def train(
     tokens: opt.Tokens = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help=f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
+        opt.option(
+            "--seed N",
+            f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
             "verdicts never train.",
+            min=0,
         ),
     ] = None,
     device: opt.Device = "auto",
@@ -85,7 +82,9 @@ def train(
         overrides = merge_overrides(settings or [], tokens, seed)
         config = build_run_config(preset, overrides, seed=seed)
         if variants is not None:
-            rehearse_variants(config)
+            from andrea.training.rehearsal import rehearse
+
+            rehearse(config.model, "--variants")
         with starting_store(runs) as store:
             run = prepare_run(config, store, device)
         result = earlier = store.load_result(run.run_id)
@@ -131,17 +130,6 @@ def merge_overrides(settings: list[str], tokens: int | None, seed: int | None) -
         refuse_twice("--seed", "seed", parse_overrides(settings))
     budget = [] if tokens is None else [f"train.tokens={tokens}"]
     return [*DEFAULTS, *settings, *budget]
-
-
-def rehearse_variants(config: "RunConfig") -> None:
-    """Build and run the model once without numbers, as studies do.
-
-    Raises:
-        UserError: a variant of the user's cannot be built and run.
-    """
-    from andrea.training.rehearsal import rehearse
-
-    rehearse(config.model, "--variants")
 
 
 def prepare_run(config: "RunConfig", store: "RunStore", device: str) -> PreparedRun:
@@ -205,11 +193,7 @@ def train_run(
 
 
 def _say_evaluations(
-    store: "RunStore",
-    run: PreparedRun,
-    say: Say,
-    ended: threading.Event,
-    mirror: "Mirror | None",
+    store: "RunStore", run: PreparedRun, say: Say, ended: threading.Event, mirror: "Mirror | None"
 ) -> None:
     """Print every evaluation that is appended to the run's metrics, until the run has ended."""
     from andrea.execution.tail import Tail
