@@ -161,7 +161,7 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[st
     axis = marks.counted(int(drawn["x"].min()), int(drawn["x"].max()))
     title = "year in the document's name" if dated else "documents, by their difference"
     x = alt.X("x:Q", title=title, scale=alt.Scale(domain=ends, nice=False, zero=False), axis=axis)
-    size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), arm_legend=None)
+    size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), legend=None)
     words = {
         "arm:N": "arm",
         "document:N": "document",
