@@ -61,7 +61,7 @@ def run(tmp_path_factory):
     ]
     settings += ["data.eval_tokens=64", "data.curve_tokens=16", "model.context=8"]
     options = [*SMALL[:-2], *(part for setting in settings for part in ("--set", setting))]
-    options += ["--tokens", "160", "--runs", str(folder / "runs"), "--json"]
+    options += ["--tokens", "160", "--runs", str(folder / "runs"), "--json", "--wandb", "off"]
     result = RUNNER.invoke(app, ["train", *options], prog_name="andrea")
     assert result.exit_code == 0, result.output
     return folder / "runs", json.loads(result.stdout)

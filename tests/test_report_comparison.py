@@ -146,6 +146,7 @@ def test_the_first_screen_says_what_stalled_and_the_caption_that_the_axis_bends(
     assert "Rate hardly tuned" not in first and "Half finished" not in first
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path: Path) -> None:
     writer = finished(tmp_path, {"post": -0.3}, fates={"post": {1: "stalled", 3: "diverged"}})
     where = made(writer, "html", "csv")
@@ -160,6 +161,7 @@ def test_survivors_of_an_unstable_arm_are_shown_and_never_averaged(tmp_path: Pat
     assert "post: 1 diverged and 1 stalled of 5 replicates" in page.text
 
 
+@pytest.mark.usefixtures("without_drawings")
 @pytest.mark.parametrize("fate", ["failed", "missing"])
 def test_no_mean_over_the_seeds_that_are_there_on_page_in_files_or_in_the_terminal(
     tmp_path: Path, fate: str
@@ -219,6 +221,7 @@ def test_a_study_named_script_is_a_study_named_script(tmp_path: Path) -> None:
     assert "a\\|b\\`c\\`&lt;/script&gt;" in cells
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_a_half_finished_study_has_a_report_that_says_what_is_missing(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.tune()
@@ -232,6 +235,7 @@ def test_a_half_finished_study_has_a_report_that_says_what_is_missing(tmp_path: 
     assert [text for text, _ in page.column("verdicts", "verdict")] == ["baseline", "pending"]
 
 
+@pytest.mark.usefixtures("without_drawings")
 @pytest.mark.parametrize("stage", ["nothing", "one trial"])
 def test_a_study_that_has_hardly_begun_has_a_report(tmp_path: Path, stage: str) -> None:
     writer = Writer(tmp_path)
@@ -241,6 +245,7 @@ def test_a_study_that_has_hardly_begun_has_a_report(tmp_path: Path, stage: str) 
     assert "Half finished" in page.text and "Not decided yet" in page.text
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_rate_hardly_tuned_stands_in_the_head(tmp_path: Path) -> None:
     writer = finished(tmp_path, protocol={"trials": 3})
     text = read_page(made(writer, "html") / "report.html").text
