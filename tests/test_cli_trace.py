@@ -79,7 +79,7 @@ def test_every_sublayer_has_a_line_in_aligned_columns_and_a_sentence_ends_it():
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
     below = lines.index(rows[-1]) + 1
     assert lines[below].startswith("reads, adds: norms of") and lines[below + 1].endswith(
-        "all make 100\N{NO-BREAK SPACE}%."
+        "the parts sum to 100\N{NO-BREAK SPACE}%."
     )
     assert lines[below + 2] == "", "the legend has two lines"
     assert any(

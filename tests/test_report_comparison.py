@@ -140,12 +140,7 @@ def test_the_markdown_has_the_same_rows_as_the_page(folder: Path, page: Page) ->
 def test_the_first_screen_says_what_stalled_and_the_caption_that_the_axis_bends(page: Page) -> None:
     first = page.text[: page.text.index("How it was done")]
     assert "post: 2 stalled of 7 runs in tuning, at learning rate 0.01 and 0.0316" in first
-    assert (
-        first.count(
-            "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-        )
-        == 2
-    )
+    assert first.count("final loss less than 1\N{NO-BREAK SPACE}% below the unigram loss") == 2
     assert "Above the dotted line, off the scale, stands what did not train" in first
     assert "m, the smallest effect of interest, is 0.05 nats" in first and "0.0187 epochs" in first
     assert "Rate hardly tuned" not in first and "Half finished" not in first
@@ -260,7 +255,7 @@ def test_rate_hardly_tuned_stands_in_the_head(tmp_path: Path) -> None:
 def test_configuration_and_environment_are_there_to_copy(page: Page) -> None:
     assert "norm_placement: post" in page.text and "lr: 0.000954" in page.text
     assert "torch: 2.13.0" in page.text and "dirty: true" in page.text and "Dirty tree" in page.text
-    assert "no benchmark" in page.text
+    assert "Do not compare times" in page.text
     assert ("model.norm_placement", "model.norm_placement") in page.tables["settings-that-differ"][
         0
     ]

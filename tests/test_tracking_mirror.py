@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -284,9 +285,10 @@ def test_a_run_that_is_trained_before_its_line_is_shown_when_the_line_is_there(
         return 0
 
     writer = cast("Writer", SimpleNamespace(follow=follow))
-    orders = mirror_process._Orders()
-    orders.training[early.run_id] = time.monotonic()
+    orders = Queue[str]()
     mirroring = mirror_process._Mirroring(orders, writer, folder, store)
+    orders.put(f"train {early.run_id}")
+    assert mirroring._take_orders() == {"train"}
     mirroring._follow_training()
     assert not shown
     folder.add_run(early)
