@@ -1,10 +1,11 @@
 """The W&B mirror beside a command that trains: never in its way."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from andrea.errors import warn
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -80,7 +81,7 @@ def _start(
         )
         return Mirror(subject, store, destination, warn=warn)
     except Exception as error:
-        print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
+        warn(f"no W&B mirror ({error}); `andrea sync` publishes later")
         return None
 
 
@@ -89,7 +90,4 @@ def _close(mirror: "Mirror | None", wait_s: float | None = None) -> None:
         if mirror is not None:
             mirror.close(wait_s)
     except Exception as error:
-        print(
-            f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest",
-            file=sys.stderr,
-        )
+        warn(f"the W&B mirror is not complete ({error}); `andrea sync` publishes the rest")

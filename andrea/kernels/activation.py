@@ -6,7 +6,6 @@ Shapes: N rows (any leading axes), M columns; biases [M], or [R, M] for R replic
 rows each, one after the other.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -81,17 +80,9 @@ def _names(inputs: ActivationInputs) -> tuple[_Names, ...]:
 
 
 def _activation_shape(inputs: ActivationInputs) -> ActivationShape:
-    x, biases = inputs.matrices[0], inputs.biases
-    columns = x.shape[-1]
-    for bias in biases:
-        if bias is None:
-            continue
-        if bias.dtype != library.compute_type(x.dtype) or bias.shape[-1] != columns:
-            raise ValueError(f"bias {bias.dtype} {list(bias.shape)} for rows of {columns} columns")
-    replicas = library.count_replicas(biases)
-    rows = library.rows_per_replica(math.prod(x.shape[:-1]), replicas)
-    storage = type_suffix(x.dtype)
-    return ActivationShape(inputs.function, inputs.gated, storage, rows, replicas, columns)
+    x = inputs.matrices[0]
+    rows = library.replica_rows(x, inputs.biases, "bias")
+    return ActivationShape(inputs.function, inputs.gated, type_suffix(x.dtype), *rows)
 
 
 def _input_arguments(inputs: ActivationInputs, shape: ActivationShape) -> dict[str, Any]:
