@@ -50,14 +50,14 @@ class MirrorOptions:
 
 @contextmanager
 def open_mirror(
-    subject: "Subject", store: "RunStore", options: MirrorOptions, warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", options: MirrorOptions, say: Callable[[str], None]
 ) -> Iterator["Mirror | None"]:
     """Mirror the subject for as long as the block takes, then let the mirror write the rest.
 
     Where the block ended by Ctrl-C or an error the mirror gets only `INTERRUPTED_WAIT_S` for that.
     A tracker that does not start or end costs one warning, never the study.
     """
-    mirror = _start(subject, store, options, warn)
+    mirror = _start(subject, store, options, say)
     try:
         yield mirror
     except BaseException:
@@ -67,7 +67,7 @@ def open_mirror(
 
 
 def _start(
-    subject: "Subject", store: "RunStore", options: MirrorOptions, warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", options: MirrorOptions, say: Callable[[str], None]
 ) -> "Mirror | None":
     mode = options.mode
     if mode == "off":
@@ -79,7 +79,7 @@ def _start(
         destination = resolve_destination(
             mode, options.project, options.entity, options.tags, subject
         )
-        return Mirror(subject, store, destination, warn=warn)
+        return Mirror(subject, store, destination, warn=say)
     except Exception as error:
         warn(f"no W&B mirror ({error}); `andrea sync` publishes later")
         return None
