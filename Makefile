@@ -15,6 +15,8 @@ WORKERS ?= auto
 PYTEST_ARGS ?=
 # A process per core, at most eight: each loads torch. Who has nothing left to do takes from another.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+# Tests start hundreds of interpreters: each would translate the program anew.
+unexport PYTHONDONTWRITEBYTECODE
 AXE := 4.14.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 

@@ -26,44 +26,50 @@ from andrea.analysis.report import (
     Text,
     numbers,
 )
-from andrea.analysis.tables import claims
-from andrea.analysis.tables import leaderboard as board
-from andrea.analysis.tables.claims import CONTRADICTED, NOT_SHOWN, NOT_TESTED, SUPPORTED
+from andrea.analysis.tables import claims, leaderboard
+from andrea.analysis.tables.claims import (
+    CONTRADICTED,
+    NOT_SHOWN,
+    NOT_TESTED,
+    SUPPORTED,
+    MeasuredClaim,
+)
 from andrea.model.accounting import count_parameters, estimate_memory, flops_per_token
 from andrea.model.config import ModelConfig
 from andrea.model.presets import PRESETS
 from andrea.text import numbers as text
 
 DIFFERS = "different at different sizes, budgets or corpora"
+OUTCOMES = (SUPPORTED, CONTRADICTED, NOT_SHOWN, DIFFERS)
 COLORS = {SUPPORTED: "arm-3", CONTRADICTED: "arm-2", NOT_SHOWN: "arm-5", NOT_TESTED: "muted"}
 
 
 def build_many(studies: list[Study]) -> Report:
-    """What the store says about every claim."""
-    kept, twice = board.distinct_studies(studies)
-    found = claims.measured(claims.catalogued(), kept)
-    rows, exact = claims.rows(found), counted()
-    stands = claims.by_claim(rows)
+    """Return the report on every claim."""
+    distinct, left_out = leaderboard.distinct_studies(studies)
+    measured = claims.match_studies(claims.catalogued_claims(), distinct)
+    rows, counted = claims.claims_table(measured), counted_claims()
+    words = claims.words_by_study(rows)
     sections = [
-        Section("By which rule", rule(found)),
-        Section("Counted, without any training", [counted_table(exact)]),
-        Section("Not measured here", not_measured(found)),
+        Section("By which rule", describe_rule(measured)),
+        Section("Counted, without any training", [counted_table(counted)]),
+        Section("Not measured here", unmeasured_table(measured)),
     ]
-    if twice:
-        sections.append(Section("Left out", [Bullets(twice)]))
+    if left_out:
+        sections.append(Section("Left out", [Bullets(left_out)]))
     return Report(
         title="Claims",
         question="Which claims of the ANDREA description hold up here?",
-        answer=answer(stands, exact),
-        head=head(rows),
+        answer=write_answer(words, counted),
+        head=measured_items(rows),
         sections=[section for section in sections if section.items],
-        frames={"claims": rows, "stands": stands},
-        details=details(found, rows),
-        verdicts=_plain(rows[rows["study"] != ""]),
+        frames={"claims": rows, "stands": words},
+        details=list_details(measured, rows),
+        verdicts=_as_records(rows[rows["study"] != ""]),
     )
 
 
-def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _as_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     records = rows.to_dict("records")
     return [
         {str(key): None if text.absent(value) else value for key, value in row.items()}
@@ -71,48 +77,43 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-# ---- first screen
-# --------------------------------------------------------------------------------------------------
+# ---- first screen ----
 
 
-def answer(stands: pd.DataFrame, exact: pd.DataFrame) -> str:
-    """How many claims came out how, measured and counted apart."""
-    words = {
-        claim: set(part["word"]) - {NOT_TESTED}
-        for claim, part in stands.groupby("claim", sort=False)
-    }
-    outcomes = [
-        NOT_TESTED if not found else next(iter(found)) if len(found) == 1 else DIFFERS
-        for found in words.values()
+def write_answer(words: pd.DataFrame, counted: pd.DataFrame) -> str:
+    """Return the number of claims by outcome, measured and counted apart."""
+    outcomes = words.groupby("claim", sort=False)["word"].agg(_outcome_over_studies)
+    tested = outcomes[outcomes != NOT_TESTED]
+    counts = [(int((tested == word).sum()), word) for word in OUTCOMES]
+    listed = text.listing([f"{n} {word}" for n, word in counts if n])
+    was = "was" if len(tested) == 1 else "were"
+    sentence = f"Of {text.plural(len(outcomes), 'claim')} that a training can test, "
+    sentence += f"{len(tested)} {was} tested in this store{': ' if listed else ''}{listed}"
+    holds = int((counted["word"] == SUPPORTED).sum())
+    hold = "holds" if holds == 1 else "hold"
+    return f"{sentence}. Of {len(counted)} that need only counting, {holds} {hold}."
+
+
+def _outcome_over_studies(words: "pd.Series[str]") -> str:
+    tested = set(words) - {NOT_TESTED}
+    if len(tested) > 1:
+        return DIFFERS
+    return tested.pop() if tested else NOT_TESTED
+
+
+def list_details(measured: list[MeasuredClaim], rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the conditions of the words."""
+    studies = {study.path.name for claim in measured for study in claim.studies}
+    regimes = set(rows["regime"]) - {""}
+    return [
+        ("claims", text.count(len(measured))),
+        ("studies of them", text.count(len(studies))),
+        ("regimes", text.count(len(regimes))),
     ]
-    tested = [word for word in outcomes if word != NOT_TESTED]
-    told = [
-        f"{n} {word}"
-        for word in (SUPPORTED, CONTRADICTED, NOT_SHOWN, DIFFERS)
-        if (n := tested.count(word))
-    ]
-    here = f"{len(tested)} {'was' if len(tested) == 1 else 'were'} tested in this store"
-    said = f"Of {text.plural(len(words), 'claim')} that a training can test, {here}"
-    said += f": {text.listing(told)}" if told else ""
-    holds = int((exact["word"] == SUPPORTED).sum())
-    return (
-        f"{said}. Of {len(exact)} that need only counting, {holds} "
-        f"{'holds' if holds == 1 else 'hold'}."
-    )
 
 
-def details(
-    found: list[tuple[claims.Claim, list[Study]]], rows: pd.DataFrame
-) -> list[tuple[str, str]]:
-    """What the words are conditional on."""
-    several = {study.path.name for _, studies in found for study in studies}
-    regimes = len(set(rows["regime"]) - {""})
-    told = [("claims", text.count(len(found))), ("studies of them", text.count(len(several)))]
-    return [*told, ("regimes", text.count(regimes))]
-
-
-def head(rows: pd.DataFrame) -> list[Item]:
-    """The measured claims: the picture, and a row per claim, regime and arm."""
+def measured_items(rows: pd.DataFrame) -> list[Item]:
+    """Return the picture of the measured claims, and a row per claim, regime and arm."""
     here = rows[rows["study"] != ""].reset_index(drop=True)
     if here.empty:
         return [
@@ -123,10 +124,10 @@ def head(rows: pd.DataFrame) -> list[Item]:
         ]
     items: list[Item] = []
     if here["mean"].notna().any():
-        items.append(picture(here))
+        items.append(draw_effects(here))
     columns = [
         Column("ablation", "ablation"),
-        Column("word", "here", _whole),
+        Column("word", "here", _keep_together),
         Column(("effect", "against"), "arm", _against),
         numbers("mean", "difference (nats)", text.signed),
         numbers(("low", "high"), "simultaneous interval", text.interval),
@@ -137,16 +138,14 @@ def head(rows: pd.DataFrame) -> list[Item]:
     ]
     caption = (
         "A row per claim, study and arm that the claim is about; below 0 the arm is better. "
-        "Intervals are "
-        "simultaneous within a study. The word is about this regime alone: a claim that is "
-        "contradicted at this "
-        "size and budget may hold at another."
+        "Intervals are simultaneous within a study. The word is about this regime alone: a claim "
+        "that is contradicted at this size and budget may hold at another."
     )
     return [*items, Table("claims", caption, here, columns, stacked=True, mark="word")]
 
 
-def _whole(word: Any) -> str:
-    """The word as one, so that all of it is the badge."""
+def _keep_together(word: Any) -> str:
+    """Return the word in one piece, so that all of it is the badge."""
     return str(word).replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -154,8 +153,8 @@ def _against(effect: Any, against: Any) -> str:
     return f"{effect}, against {against}" if effect else text.NOTHING
 
 
-def picture(here: pd.DataFrame) -> Figure:
-    """The effects that the claims are about, coloured by how the claim stands."""
+def draw_effects(here: pd.DataFrame) -> Figure:
+    """Return the picture of the effects that claims are about, coloured by the word."""
     drawn = here[here["effect"] != ""]
     drawn = drawn.assign(
         verdict=drawn["verdict"].fillna("pending"), cause=drawn["cause"].fillna("")
@@ -163,22 +162,19 @@ def picture(here: pd.DataFrame) -> Figure:
     n = int(drawn["mean"].notna().sum())
     caption = (
         f"{text.plural(n, 'effect')} that claims are about, each with its study's simultaneous "
-        "interval over the "
-        "shaded band of that study's ±m, and coloured by what it says about the claim. Rows in "
-        "words have no mean, "
-        "and say why."
+        "interval over the shaded band of that study's ±m, and coloured by what it says about the "
+        "claim. Rows in words have no mean, and say why."
     )
     spec = forest.forest(drawn, drawn["word"], COLORS)
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
     return Figure("effects-of-claims", caption, spec, forest.legend(drawn["word"], COLORS), keys)
 
 
-# ---- counted
-# --------------------------------------------------------------------------------------------------
+# ---- counted ----
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedClaim:
     """A claim about a number that follows from a configuration."""
 
     claim: str
@@ -187,25 +183,25 @@ class Counted:
     """The claim holds from here …"""
     high: float
     """… to here: the digits that it was given with, or 5 % for *about*."""
-    number: Callable[[], float]
+    count: Callable[[], float]
     how: str
     """A command that shows it, or what was counted."""
 
 
-def model(preset: str, **settings: Any) -> ModelConfig:
-    """A preset with some settings changed."""
+def preset_config(preset: str, **settings: Any) -> ModelConfig:
+    """Return a preset with some settings changed."""
     return ModelConfig.model_validate({**PRESETS[preset], **settings})
 
 
-def norms() -> float:
-    """LayerNorms of andrea-120m: parameters in norms over those of one, a gain and a bias."""
-    config = model("andrea-120m")
+def count_norms() -> float:
+    """Return the LayerNorms of andrea-120m: parameters in norms over those of one."""
+    config = preset_config("andrea-120m")
     return count_parameters(config).norms / (2 * config.d_model)
 
 
-def mlp_weights() -> float:
-    """Weights of one MLP of andrea-120m, biases left out."""
-    config = model("andrea-120m", bias=False)
+def count_mlp_weights() -> float:
+    """Return the weights of one MLP of andrea-120m, biases left out."""
+    config = preset_config("andrea-120m", bias=False)
     return count_parameters(config).mlp / config.n_layer
 
 
@@ -214,70 +210,68 @@ PLAIN, GATED = {"bias": False}, {"bias": False, "activation": "swiglu", "mlp_rat
 
 
 def gated_cost() -> float:
-    """FLOPs per token of SwiGLU at 8/3 d over those of GELU at 4 d."""
-    return (
-        flops_per_token(model("andrea-120m", **GATED)).total
-        / flops_per_token(model("andrea-120m", **PLAIN)).total
-    )
+    """Return the FLOPs per token of SwiGLU at 8/3 d over those of GELU at 4 d."""
+    gated, plain = (preset_config("andrea-120m", **settings) for settings in (GATED, PLAIN))
+    return flops_per_token(gated).total / flops_per_token(plain).total
 
 
 def gated_memory() -> float:
-    """Activations kept for the backward pass (float32), the same ratio."""
-    sizes = [estimate_memory(model("andrea-120m", **how), 1).activations for how in (GATED, PLAIN)]
-    return sizes[0] / sizes[1]
+    """Return the same ratio of activations kept for the backward pass (float32)."""
+    gated, plain = (preset_config("andrea-120m", **settings) for settings in (GATED, PLAIN))
+    return estimate_memory(gated, 1).activations / estimate_memory(plain, 1).activations
 
 
 EXACT = [
-    Counted(
+    CountedClaim(
         "The model of 12 blocks and width 768 has about 120M parameters",
         "about 120 M",
         114e6,
         126e6,
-        lambda: count_parameters(model("andrea-120m")).total,
+        lambda: count_parameters(preset_config("andrea-120m")).total,
         "andrea model show andrea-120m (the tied table counts once)",
     ),
-    Counted(
+    CountedClaim(
         "The same, were the table of tokens counted twice, as if the head were not tied",
         "about 120 M",
         114e6,
         126e6,
-        lambda: count_parameters(model("andrea-120m", tied=False)).total,
+        lambda: count_parameters(preset_config("andrea-120m", tied=False)).total,
         "andrea model show andrea-120m --set model.tied=false",
     ),
-    Counted(
+    CountedClaim(
         "The released model of that shape has 98.7M parameters (its card)",
         "98.7 M",
         98.65e6,
         98.75e6,
-        lambda: count_parameters(model("andrea-120m", **BARE)).total,
+        lambda: count_parameters(preset_config("andrea-120m", **BARE)).total,
         "andrea model show andrea-120m, untied, without biases, norms without parameters",
     ),
-    Counted(
+    CountedClaim(
         "The released small model has 12.8M parameters (its card)",
         "12.8 M",
         12.75e6,
         12.85e6,
-        lambda: count_parameters(model("andrea-12m", vocab_size=2305, **BARE)).total,
+        lambda: count_parameters(preset_config("andrea-12m", vocab_size=2305, **BARE)).total,
         "andrea model show andrea-12m, vocabulary 2305, untied, without biases, norms without "
         "parameters",
     ),
-    Counted(
+    CountedClaim(
         "It has 25 LayerNorms: two in each of 12 blocks and a final one",
         "25",
         25,
         25,
-        norms,
+        count_norms,
         "parameters of the group norms over those of one",
     ),
-    Counted(
+    CountedClaim(
         "One MLP has 2.36M + 2.36M weights",
         "4.72 M",
         4.71e6,
         4.73e6,
-        mlp_weights,
+        count_mlp_weights,
         "andrea model show andrea-120m --set model.bias=false: mlp over 12",
     ),
-    Counted(
+    CountedClaim(
         "SwiGLU at 8/3 d costs fewer operations than GELU at 4 d",
         "below 1",
         0.0,
@@ -285,7 +279,7 @@ EXACT = [
         gated_cost,
         "FLOPs per token over those of GELU, andrea-120m without biases",
     ),
-    Counted(
+    CountedClaim(
         "SwiGLU at 8/3 d needs less memory in training than GELU at 4 d",
         "below 1",
         0.0,
@@ -296,28 +290,28 @@ EXACT = [
 ]
 
 
-def counted() -> pd.DataFrame:
-    """The exact claims: claim, claimed, low, high, counted, word, how."""
-    found = []
-    for one in EXACT:
-        number = float(one.number())
-        word = SUPPORTED if one.low <= number <= one.high else CONTRADICTED
-        told = {"claim": one.claim, "claimed": one.claimed, "low": one.low, "high": one.high}
-        found.append({**told, "counted": number, "word": word, "how": one.how})
-    return pd.DataFrame(found)
+def counted_claims() -> pd.DataFrame:
+    """Return the exact claims: claim, claimed, low, high, counted, word, how."""
+    rows = []
+    for claim in EXACT:
+        number = float(claim.count())
+        row = {"claim": claim.claim, "claimed": claim.claimed, "low": claim.low, "high": claim.high}
+        word = SUPPORTED if claim.low <= number <= claim.high else CONTRADICTED
+        rows.append({**row, "counted": number, "word": word, "how": claim.how})
+    return pd.DataFrame(rows)
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return text.count(value) if float(value) >= 10 else text.number(value, 3)
 
 
-def counted_table(exact: pd.DataFrame) -> Table:
-    """Claims about numbers, with the number."""
+def counted_table(counted: pd.DataFrame) -> Table:
+    """Return the table of claims about numbers."""
     columns = [
         Column("claim", "claim"),
         Column("word", "by count"),
         Column("claimed", "claimed"),
-        numbers("counted", "counted", _number),
+        numbers("counted", "counted", _format_number),
         Column("how", "counted how"),
     ]
     caption = (
@@ -325,61 +319,57 @@ def counted_table(exact: pd.DataFrame) -> Table:
         "number holds where it "
         "rounds to the digits that were claimed; 'about' allows 5\N{NO-BREAK SPACE}%."
     )
-    return Table("counted", caption, exact, columns, stacked=True, mark="word")
+    return Table("counted", caption, counted, columns, stacked=True, mark="word")
 
 
-# ---- the rest
-# --------------------------------------------------------------------------------------------------
+# ---- the rest ----
 
 
-def not_measured(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
-    """Claims without a study, with the command that would measure them."""
-    rest = [
+def unmeasured_table(measured: list[MeasuredClaim]) -> list[Item]:
+    """Return the claims without a study, with the command that would measure them."""
+    claims_left = [claim.claim for claim in measured if not claim.studies]
+    if not claims_left:
+        return []
+    rows = [
         {
             "claim": claim.text,
-            "question": claim.question,
-            "claimed": "; ".join(claims.wanted(claim)) or text.NOTHING,
+            "question": " ".join((claim.question.question or "").split()),
+            "claimed": "; ".join(claim.supporting) or text.NOTHING,
             "command": f"andrea ablate {claim.ablation}",
         }
-        for claim, studies in found
-        if not studies
+        for claim in claims_left
     ]
-    if not rest:
-        return []
     columns = [
         Column("claim", "claim"),
         Column("question", "asked as"),
         Column("claimed", "supported by"),
         Column("command", "what would measure it"),
     ]
-    said = (
-        f"{text.plural(len(rest), 'claim')} without a study in this store. --dry-run tells what a "
+    caption = (
+        f"{text.plural(len(rows), 'claim')} without a study in this store. --dry-run tells what a "
         "command would take."
     )
-    return [Table("not-measured", said, pd.DataFrame(rest), columns, stacked=True)]
+    return [Table("not-measured", caption, pd.DataFrame(rows), columns, stacked=True)]
 
 
-def rule(found: list[tuple[claims.Claim, list[Study]]]) -> list[Item]:
-    """The rule in words, and what it does not see."""
+def describe_rule(measured: list[MeasuredClaim]) -> list[Item]:
+    """Return the rule in words, with its limits."""
     lines = [
         "An ablation names, before anything is run, the verdicts of its arms that would support "
-        "its claim "
-        "(claimed). Such a verdict: supported. Another of better, worse, equivalent, unstable: "
-        "contradicted.",
+        "its claim (claimed). Such a verdict: supported. Another of better, worse, equivalent, "
+        "unstable: contradicted.",
         (
             "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. "
-            "That is not "
-            "evidence against."
+            "That is not evidence against."
         ),
         "A claim about several arms is supported where all of them say so, contradicted where one "
         "speaks against it.",
         "Each study answers for its own size, budget and corpus. Studies are not pooled.",
         "Better and worse are about direction; whether the difference exceeds m is said beside it.",
         "Claims about amounts (half of the training, diminishing returns, lower cost) are tested "
-        "in their "
-        "direction only: read the study's own report.",
+        "in their direction only: read the study's own report.",
     ]
-    silent = [claim.ablation for claim, _ in found if not claim.claimed]
-    if silent:
-        lines.append(f"Without a rule, so never decided: {text.listing(silent)}.")
+    without_rule = [claim.claim.ablation for claim in measured if not claim.claim.rule]
+    if without_rule:
+        lines.append(f"Without a rule, so never decided: {text.listing(without_rule)}.")
     return [Bullets(lines)]

@@ -1,5 +1,8 @@
 """What every test gets: a quiet machine, a W&B that reaches nobody, and no silent skips in CI."""
 
+import contextlib
+import functools
+import gc
 import os
 import random
 import shutil
@@ -26,6 +29,10 @@ for _name in (
     *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "ANDREA_RUNS"),
 ):
     os.environ.pop(_name, None)
+
+# Torch and all that tests import are millions of objects, none of them garbage: looking through
+# them again and again was a tenth of the time. See `pytest_collection_finish`.
+gc.disable()
 
 VOCABULARY = [
     "the",
@@ -88,6 +95,16 @@ def _no_power_cut() -> Iterator[None]:
     """Nothing waits for the disk: tests kill processes, and no kill loses what was written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_command_line() -> Iterator[None]:
+    """The command line is put together from its functions once, not at every call of a test."""
+    from typer import testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", functools.cache(testing._get_command))
         yield
 
 
@@ -156,8 +173,8 @@ def tiny_text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def undrawn() -> Iterator[None]:
+@contextlib.contextmanager
+def drawing_nothing() -> Iterator[None]:
     """Reports without drawings and without the scripts that draw: a third of the time, for tests of
     what a page says. Specifications are checked by the tests that draw them.
     """
@@ -174,6 +191,20 @@ def undrawn() -> Iterator[None]:
         patch.setattr(render, "_scripts", str)
         patch.setattr(schemapi, "DEBUG_MODE", False)
         patch.setattr(schemapi.SchemaBase, "validate", classmethod(lambda *_, **__: None))
+        yield
+
+
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """No test of a module draws."""
+    with drawing_nothing():
+        yield
+
+
+@pytest.fixture
+def without_drawings() -> Iterator[None]:
+    """One test does not draw."""
+    with drawing_nothing():
         yield
 
 
@@ -213,6 +244,16 @@ def axe() -> str:
 
 def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for in what tests make, not in what has been imported for them; and modules
+    that tests write leave no `__pycache__` beside them, whatever the environment says.
+    """
+    sys.dont_write_bytecode = True
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -101,7 +101,7 @@ def test_an_arm_with_lost_seeds_has_no_mean_over_the_survivors(lossy: Writer) ->
     assert losses.loc["third", "mean"] == pytest.approx(
         np.mean([lossy.losses["third", replication_seed(i)] for i in range(5)])
     )
-    answer = words.answer(study)
+    answer = words.write_answer(study)
     assert (
         "post is unstable (2 of 5 replicates diverged or stalled)" in answer
         and "post is better" not in answer
@@ -199,11 +199,11 @@ def test_a_half_finished_study_says_what_is_missing(tmp_path: Path) -> None:
     }
     assert not study.complete
     assert (study.verdicts["verdict"] == ["baseline", "pending"]).all()
-    missing = "\n".join(words.what_is_missing(study))
+    missing = "\n".join(words.list_missing(study))
     assert "pre, replicate: 1 missing of 3 planned runs" in missing
     assert "out of memory" in missing
     assert "post: 2 replicates not planned yet" in missing
-    assert words.answer(study).startswith(
+    assert words.write_answer(study).startswith(
         "Not decided yet: 18 of 20 planned runs are done, 1 failed"
     )
 

@@ -22,7 +22,7 @@ def end(monkeypatch, error, *arguments):
         assert password
         raise error
 
-    monkeypatch.setattr("andrea.cli.show.output.print_json", broken)
+    monkeypatch.setattr("andrea.cli.commands.schema.print_json", broken)
     return CliRunner().invoke(app, ["schema", "run", *arguments], prog_name="andrea")
 
 

@@ -3,6 +3,7 @@ no trace.
 """
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -201,6 +202,10 @@ def test_model_compare_puts_models_side_by_side():
 def test_schema_is_json_schema_with_the_documentation_of_each_field(what):
     schema = json.loads(andrea("schema", what).stdout)
     assert schema["type"] == "object"
+    # Docstrings are wrapped; an editor shows a paragraph on one line.
+    texts = re.findall('"description": "(.*)"', json.dumps(schema, indent=1))
+    assert len(texts) > 50
+    assert not any(r"\n" in text.replace(r"\n\n", "") for text in texts)
     if what == "run":
         assert (
             "learning rate"

@@ -134,7 +134,7 @@ def test_failed_runs_are_counted_and_end_with_1(place, monkeypatch):
     from andrea.study.session import FailedRun, Summary
 
     failed = FailedRun("ab" * 32, "relu", "tune", "RuntimeError: broken")
-    monkeypatch.setattr("andrea.study.controller.run_study", lambda *_: Summary(False, [failed]))
+    monkeypatch.setattr("andrea.cli.study_command.run_study", lambda *_: Summary(False, [failed]))
     monkeypatch.chdir(place)
     result = CliRunner().invoke(app, arguments("ablate", "mine.yaml", "--json"))
     assert result.exit_code == 1
@@ -150,7 +150,7 @@ def test_a_tracker_or_a_report_that_breaks_costs_a_warning_and_not_the_study(pla
     def broken(*_, **__):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("andrea.study.controller.run_study", lambda *_: Summary(True))
+    monkeypatch.setattr("andrea.cli.study_command.run_study", lambda *_: Summary(True))
     monkeypatch.setattr("andrea.tracking.mirror.Mirror", broken)
     monkeypatch.setattr("andrea.analysis.formats.build.make_report", broken)
     monkeypatch.chdir(place)

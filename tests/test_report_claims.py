@@ -24,9 +24,10 @@ from andrea.analysis.tables.claims import (
     NOT_TESTED,
     SUPPORTED,
     Claim,
-    stand,
+    judge_claim,
 )
 from andrea.errors import UserError
+from andrea.records.study import AskedStudy
 from andrea.study.plan.resolve import _digest
 from andrea.study.question.ablation import Ablation
 
@@ -43,7 +44,7 @@ def built(writer: Writer) -> Report:
 
 def rows_of(writer: Writer, *known: Claim) -> list[dict[Any, Any]]:
     """The rows of its study alone."""
-    table = claims.rows(claims.measured(known, [load(writer.folder, writer.store)]))
+    table = claims.claims_table(claims.match_studies(known, [load(writer.folder, writer.store)]))
     return table[table["study"] != ""].to_dict("records")
 
 
@@ -68,15 +69,15 @@ def rows_of(writer: Writer, *known: Claim) -> list[dict[Any, Any]]:
 def test_a_verdict_says_how_the_claim_stands(
     verdict: str | None, more: dict[str, Any], word: str, why: str
 ) -> None:
-    found, said = stand(["worse", "unstable"], {"verdict": verdict, **more})
+    found, said = judge_claim(["worse", "unstable"], {"verdict": verdict, **more})
     assert found == word and said.startswith(why)
 
 
 def test_significant_is_not_said_to_be_large() -> None:
     row = {"verdict": "worse", "low": 0.01, "high": 0.05, "m": 0.02}
-    assert "whether by more than m is open" in stand(["worse"], row)[1]
-    assert "by more than m" in stand(["worse"], row | {"low": 0.03})[1]
-    assert "open" not in stand(["worse"], row | {"low": 0.03})[1]
+    assert "whether by more than m is open" in judge_claim(["worse"], row)[1]
+    assert "by more than m" in judge_claim(["worse"], row | {"low": 0.03})[1]
+    assert "open" not in judge_claim(["worse"], row | {"low": 0.03})[1]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_significant_is_not_said_to_be_large() -> None:
     ],
 )
 def test_a_claim_about_several_arms_needs_all_of_them(words: list[str], together: str) -> None:
-    assert claims.overall(words) == together
+    assert claims.combine_words(words) == together
 
 
 # ---- studies
@@ -110,7 +111,7 @@ def test_a_measured_claim_has_the_numbers_of_the_verdict_and_its_regime(tmp_path
 
 
 def test_the_rule_of_the_frozen_protocol_comes_before_a_later_one(tmp_path: Path) -> None:
-    later = Claim("norm-placement", MINE["claim"], "?", {"post": ["better"]})
+    later = Claim("norm-placement", MINE["claim"], AskedStudy(claimed={"post": ["better"]}))
     [row] = rows_of(finished(tmp_path / "a", effects={"post": 0.09}, **MINE), later)
     assert row["word"] == SUPPORTED and "after this study" not in row["why"]
     [row] = rows_of(finished(tmp_path / "b", effects={"post": 0.09}, claim=MINE["claim"]), later)
@@ -191,7 +192,9 @@ def test_a_study_with_a_claim_of_its_own_is_not_taken_for_a_shipped_one_of_its_n
     writer = finished(
         tmp_path, effects={"post": 0.09}, claim="Post-norm is better.", claimed={"post": ["better"]}
     )
-    table = claims.rows(claims.measured(claims.catalogued(), load_all(writer.store)))
+    table = claims.claims_table(
+        claims.match_studies(claims.catalogued_claims(), load_all(writer.store))
+    )
     [mine] = table[table["study"] != ""].to_dict("records")
     assert (mine["claim"], mine["word"]) == ("Post-norm is better.", CONTRADICTED)
     assert (table["ablation"] == "norm-placement").sum() == 2 and NOT_TESTED in set(table["word"])

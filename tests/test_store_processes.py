@@ -1,4 +1,4 @@
-"""What Linux says of processes and processors."""
+"""What Linux says of processes."""
 
 import os
 import subprocess
@@ -52,17 +52,3 @@ def test_children_are_found_whichever_thread_began_them_and_are_nobody_when_they
 def test_nothing_is_said_of_a_process_that_never_was() -> None:
     assert processes.start_time(None) is None
     assert processes.used_s(2**22 + 1) is None
-
-
-def test_only_the_processors_of_this_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = processes.processors()
-    whole = processes.idle_s()
-    assert whole is not None
-    monkeypatch.setattr(processes, "processors", lambda: set[int]())
-    assert processes.idle_s() == 0
-    parts = []
-    for number in mine:
-        monkeypatch.setattr(processes, "processors", lambda number=number: {number})
-        parts.append(processes.idle_s() or 0.0)
-    assert sum(parts) == pytest.approx(whole, abs=5.0)
-    assert all(part > 0 for part in parts)

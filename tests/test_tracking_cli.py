@@ -1,6 +1,7 @@
 """`andrea sync`, and the mirror of `andrea train`."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from andrea.cli.commands.train import PreparedRun
 from andrea.config import RunConfig
 from andrea.records.run import RunResult
 from andrea.store.runs import RunStore
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.subject import Destination, SingleRun
+from andrea.tracking.subject import SingleRun
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
@@ -33,7 +35,7 @@ def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_
 ) -> None:
     planned = plan(make_study(store), "", seed=1)
     train(store, planned, curve(), eval_part="tune")
-    run_id = planned["run_id"]
+    run_id = planned.run_id
     first = synced(
         store,
         run_id[:8],
@@ -116,7 +118,7 @@ def test_a_study_stays_in_the_project_where_it_was_put(
 def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with_its_reason(
     store: RunStore,
 ) -> None:
-    run_id = plan(make_study(store), "", seed=1)["run_id"]
+    run_id = plan(make_study(store), "", seed=1).run_id
     with store.claim(run_id) as claim:
         claim.fail(claim.attempt({"config": {"seed": 1}}, {}), "out of memory")
     told = synced(store, run_id[:8], "--wandb", "offline", "--dry-run")
@@ -134,7 +136,7 @@ def test_a_run_that_failed_is_found_by_the_beginning_of_its_id_and_mirrored_with
 )
 def test_a_damaged_ledger_is_none(store: RunStore, damage: str) -> None:
     folder = make_study(store)
-    run_id = finished(store, folder, "pre", 1)["run_id"]
+    run_id = finished(store, folder, "pre", 1).run_id
     (folder.path / "wandb").mkdir()
     (folder.path / "wandb" / "mirrored.json").write_text(
         damage.replace("ID", f"{run_id[:12]}-012345")
@@ -264,8 +266,8 @@ def test_without_a_key_it_is_said_before_anything_is_trained_or_sent(
 def test_the_mirrors_process_takes_a_run_that_belongs_to_no_study(store: RunStore) -> None:
     planned = plan(make_study(store), "", seed=1)
     train(store, planned, curve(), eval_part="tune")
-    subject = SingleRun(store, planned["run_id"])
-    with Mirror(subject, store, Destination("offline"), warn=pytest.fail):
+    subject = SingleRun(store, planned.run_id)
+    with closing(Mirror(subject, store, Destination("offline"), warn=pytest.fail)):
         pass
     assert [run.group for run in read_offline_runs(subject.path).values()] == ["train"]
 
@@ -274,7 +276,7 @@ def test_the_mirrors_process_takes_a_run_that_belongs_to_no_study(store: RunStor
 def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -> None:
     folder = judged_study(store)
     best = finished(store, folder, "pre", 7, loss=3.0)
-    (store.folder(best["run_id"]) / "checkpoint").write_bytes(b"weights")
+    (store.folder(best.run_id) / "checkpoint").write_bytes(b"weights")
     assert synced(store, "norm-placement", "--wandb", "offline").exit_code == 0
     [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
     assert set(study.artifacts) == {
@@ -286,7 +288,7 @@ def test_the_checkpoint_of_the_best_run_goes_along_when_asked(store: RunStore) -
     )
     [study] = (run for run in read_offline_runs(folder.path).values() if run.job_type == "report")
     assert study.artifacts[f"{folder.path.name}-best"] == ["checkpoint", "config.json"]
-    assert study.summary["best_run"] == best["run_id"][:12]
+    assert study.summary["best_run"] == best.run_id[:12]
     again = synced(store, "norm-placement", "--wandb", "offline")
     assert "mirrored already" in again.stdout, "attached once is attached"
 

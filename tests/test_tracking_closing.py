@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from wandb_server import WandbServer
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import mirror as mirrors
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.published import alone, record
-from andrea.tracking.subject import Destination, SingleRun, wandb_folder, wandb_id
+from andrea.tracking.published import Entry, hold_mirror, save_entry
+from andrea.tracking.subject import SingleRun, wandb_folder, wandb_id
 
 OFFLINE = Destination("offline")
 TALKATIVE = "for n in range(2000): print(f'line {n} ' + 100 * '.', flush=True)"
@@ -68,7 +70,7 @@ def test_who_waits_is_told_and_waits_as_long_as_runs_are_written(
         """It does not end; during the second to the fourth wait it writes a run."""
         waits.append(wait_s)
         if 1 < len(waits) <= 4:
-            record(folder, f"run{len(waits)}", {"mode": "online"})
+            save_entry(folder, f"run{len(waits)}", Entry(mode="online"))
             os.utime(wandb_folder(folder) / "mirrored.json", (len(waits), len(waits)))
         raise subprocess.TimeoutExpired("mirror", wait_s)
 
@@ -125,7 +127,7 @@ def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Be
 
 def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: Path) -> None:
     folder = make_study(store)
-    with alone(folder, wait_s=0):
+    with hold_mirror(folder, wait_s=0):
         mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
         mirror.on_run_started(RUN, 1)
         finished(store, folder, "pre", 1)
@@ -139,14 +141,14 @@ def test_a_run_of_no_study_ends_with_its_address(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = finished(store, make_study(store), "", 1)
-    subject = SingleRun(store, planned["run_id"])
+    subject = SingleRun(store, planned.run_id)
     lines: list[str] = []
     with WandbServer() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-        with Mirror(subject, store, Destination("online"), warn=lines.append):
+        with closing(Mirror(subject, store, Destination("online"), warn=lines.append)):
             pass
-        assert set(server.runs) == {wandb_id(subject, planned["run_id"])}
+        assert set(server.runs) == {wandb_id("train", planned.run_id)}
         assert lines == [
-            f"W&B run: {server.url}/me/andrea/runs/{wandb_id(subject, planned['run_id'])}"
+            f"W&B run: {server.url}/me/andrea/runs/{wandb_id('train', planned.run_id)}"
         ]

@@ -1,6 +1,7 @@
 """The mirror online while runs are trained: rows as they come, and what is said meanwhile."""
 
 import time
+from contextlib import closing
 
 import pytest
 import stored
@@ -19,11 +20,10 @@ from wandb_live import (
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer
 
-from andrea.records.run import RunSpec
 from andrea.store.digest import digest
 from andrea.store.runs import RunStore
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import alone, scratch
+from andrea.tracking.published import hold_mirror, scratch_folder
 from andrea.tracking.subject import SingleRun, wandb_id
 from andrea.tracking.writer import Writer
 
@@ -39,7 +39,7 @@ def test_rows_are_there_while_a_run_is_trained_and_the_run_ends_as_if_sent_at_on
         True  # which stops neither the training nor, by a Ctrl-C of its own, the mirror
     )
     lines: list[str] = []
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         writer = Writer(folder, store, ONLINE, lines.append)
         training.record(1)
         assert not writer.follow([training.planned]), "the first row may not be whole"
@@ -82,7 +82,7 @@ def test_the_mirror_shows_what_the_controller_says_is_trained(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
+    mirror.on_run_started(training.planned, 1)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
     assert lines[0].startswith(f"W&B dashboard: {server.url}/me/andrea?nw="), "to look at meanwhile"
     assert server.views
@@ -101,15 +101,15 @@ def test_the_mirror_shows_what_the_controller_says_is_trained(
 def test_a_run_of_no_study_says_where_it_is_when_it_begins(
     store: RunStore, server: WandbServer
 ) -> None:
-    planned = {"run_id": plan(make_study(store), "", 1)["run_id"]}
-    subject = SingleRun(store, planned["run_id"])
+    planned = plan(make_study(store), "", 1)
+    subject = SingleRun(store, planned.run_id)
     lines: list[str] = []
     mirror = Mirror(subject, store, ONLINE, warn=lines.append)
-    mirror.on_run_started(RUN.model_copy(update=planned), 1)
+    mirror.on_run_started(planned, 1)
     training = Training(store, planned)
     training.record(6)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
-    run = wandb_id(subject, planned["run_id"])
+    run = wandb_id("train", planned.run_id)
     assert lines == [f"W&B run: {server.url}/me/andrea/runs/{run}"]
     training.ends()
     mirror.close()
@@ -131,7 +131,7 @@ def test_a_wrong_key_is_said_while_the_first_run_is_trained(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
+    mirror.on_run_started(training.planned, 1)
     wait_until(lambda: bool(lines) or bool(mirror.listen()))
     assert lines[0].startswith("W&B was not asked (WANDB_API_KEY invalid")
     assert "mirroring offline, publish later with `andrea sync norm-placement-" in lines[0]
@@ -150,7 +150,7 @@ def test_an_interrupted_run_has_no_end_until_it_goes_on(
     training = Training(store, plan(folder, "pre", 1))
     training.record(6)
     for attempt in (1, 2):
-        with alone(folder, wait_s=0), scratch(folder):
+        with hold_mirror(folder, wait_s=0), scratch_folder(folder):
             writer = Writer(folder, store, ONLINE, pytest.fail)
             assert writer.follow([training.planned])
             writer.end()
@@ -170,14 +170,14 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
 ) -> None:
     training = Training(store, plan(folder := make_study(store), "pre", 1))
     training.record(6)
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         writer = Writer(folder, store, ONLINE, pytest.fail)
         writer.follow([training.planned])
         writer.end()
     training.ends()
     lines: list[str] = []
     for _ in range(2):
-        with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
+        with closing(Mirror(folder, store, OFFLINE, warn=lines.append)) as mirror:
             mirror.on_run_finished(RUN, RESULT, reused=True)
     assert lines == 2 * [
         "W&B: 1 run begun online and ended offline; complete with "
@@ -192,7 +192,7 @@ def test_a_run_begun_online_and_ended_offline_is_not_forgotten(
 def test_one_protocol_under_two_names_is_two_studies(store: RunStore, server: WandbServer) -> None:
     folders = [make_study(store, name) for name in ("first", "second")]
     training = Training(store, planned := plan(folders[0], "pre", 1))
-    folders[1].add_run(RunSpec.model_validate(planned))
+    folders[1].add_run(planned)
     training.ends()
     for folder in folders:
         folder.write(

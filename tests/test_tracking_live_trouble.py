@@ -24,11 +24,10 @@ from wandb_live import (
 from wandb_reader import read_offline_runs
 from wandb_server import WandbServer, answering
 
-from andrea.records.run import RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import alone, scratch
+from andrea.tracking.published import hold_mirror, scratch_folder
 from andrea.tracking.writer import Writer
 
 
@@ -39,7 +38,7 @@ def test_a_run_that_failed_for_good_keeps_its_rows_and_says_why(
     folder = make_study(store)
     training = Training(store, plan(folder, "pre", 1))
     training.record(6)
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         writer = Writer(folder, store, ONLINE, pytest.fail)
         writer.follow([training.planned])
         training.dies(checkpoint=6, reason="out of memory")
@@ -105,13 +104,13 @@ def test_a_failed_attempt_is_shown_as_one_until_the_next_begins(
     training.record(6)
     lines: list[str] = []
     mirror = Mirror(folder, store, ONLINE, warn=lines.append)
-    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
+    mirror.on_run_started(training.planned, 1)
     wait_until(lambda: openings(server) == 1)
     training.dies(checkpoint=6, reason="out of memory")
-    mirror.on_run_failed(RunSpec.model_validate(training.planned), "out of memory", 1)
+    mirror.on_run_failed(training.planned, "out of memory", 1)
     wait_until(lambda: only(server).state == "failed")
     training.begin()
-    mirror.on_run_started(RunSpec.model_validate(training.planned), 1)
+    mirror.on_run_started(training.planned, 1)
     wait_until(lambda: only(server).state == "running")
     training.ends()
     mirror.on_run_finished(RUN, RESULT, reused=False)
@@ -127,7 +126,11 @@ def test_what_a_server_refuses_while_a_run_is_trained_is_said_then(
     training = Training(store, plan(folder := make_study(store), "pre", 1))
     training.record(6)
     lines: list[str] = []
-    with alone(folder, wait_s=0), scratch(folder), server.in_trouble(answering(403, "file_stream")):
+    with (
+        hold_mirror(folder, wait_s=0),
+        scratch_folder(folder),
+        server.in_trouble(answering(403, "file_stream")),
+    ):
         writer = Writer(folder, store, ONLINE, lines.append)
 
         def refused() -> bool:
@@ -156,7 +159,7 @@ def test_a_server_that_fails_meanwhile_costs_one_line_and_a_later_sync_completes
     )
     first.record(6), second.record(6)
     lines: list[str] = []
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         writer = Writer(folder, store, ONLINE, lines.append)
         assert writer.follow([first.planned, second.planned])
         with server.in_trouble(answering(status, "")):
@@ -192,7 +195,7 @@ def test_whatever_is_killed_and_whenever_the_server_ends_with_each_row_once(
     ]
     mirrors = [Mirror(folder, store, ONLINE, warn=lambda line: None) for folder in folders]
     for at, training in enumerate(trainings):
-        mirrors[at // 2].on_run_started(RunSpec.model_validate(training.planned), 1)
+        mirrors[at // 2].on_run_started(training.planned, 1)
     before, began = rows(server), time.monotonic()
     while rows(server) < before + 16:
         assert time.monotonic() < began + PATIENT_S

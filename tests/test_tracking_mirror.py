@@ -1,28 +1,47 @@
 """The mirror, read back from the files that the real wandb writes offline."""
 
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from tracking_study import RESULT, RUN, curve, diverging_curve, finished, make_study, plan, train
+from tracking_study import (
+    RESULT,
+    RUN,
+    curve,
+    diverging_curve,
+    finished,
+    make_study,
+    plan,
+    run_spec,
+    train,
+)
 from waiting import wait_until
 from wandb_live import QUICK
 from wandb_reader import OfflineRun, read_offline_run, read_offline_runs
 
 from andrea.errors import StudyError, UserError
+from andrea.records.run import RunSpec
 from andrea.store.files import read_json
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking import __main__ as mirror_process
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import alone
-from andrea.tracking.subject import Destination
+from andrea.tracking.published import hold_mirror, load_entries
+
+if TYPE_CHECKING:
+    from andrea.tracking.writer import Writer
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
@@ -34,14 +53,14 @@ class Told:
     """
 
     folder: StudyFolder
-    planned: dict[str, dict[str, Any]]
+    planned: dict[str, RunSpec]
     runs: dict[str, OfflineRun]
     lines: list[str]
     asked_the_network: bool
 
     def run(self, name: str) -> OfflineRun:
         """What was read back of a planned run."""
-        return self.runs[f"{self.planned[name]['run_id'][:12]}-012345"]
+        return self.runs[f"{self.planned[name].run_id[:12]}-012345"]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +71,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     planned = {"pre": finished(store, folder, "pre", 1), "post": finished(store, folder, "post", 1)}
     planned |= {"diverged": plan(folder, "post", 2), "unread": finished(store, folder, "pre", 2)}
     train(store, planned["diverged"], diverging_curve(), outcome="diverged", loss=None)
-    metrics = store.folder(planned["unread"]["run_id"]) / "metrics.jsonl"
+    metrics = store.folder(planned["unread"].run_id) / "metrics.jsonl"
     metrics.unlink()
     metrics.mkdir()
     planned["unfinished"] = plan(folder, "post", 3)
@@ -66,7 +85,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         shell.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         shell.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         silent.setblocking(False)
-        with Mirror(folder, store, OFFLINE, warn=lines.append) as mirror:
+        with closing(Mirror(folder, store, OFFLINE, warn=lines.append)) as mirror:
             mirror.on_run_finished(RUN, RESULT, reused=False)
             mirror.on_run_finished(RUN, RESULT, reused=False)
         try:
@@ -102,7 +121,7 @@ def wait_until_gone(pids: list[str]) -> None:
 
 def test_a_study_read_back_from_wandbs_own_files_is_the_study(told: Told) -> None:
     assert set(told.runs) == {
-        f"{told.planned[name]['run_id'][:12]}-012345" for name in ("pre", "post", "diverged")
+        f"{told.planned[name].run_id[:12]}-012345" for name in ("pre", "post", "diverged")
     }
     run = told.run("post")
     assert (run.project, run.group, run.job_type) == ("andrea", told.folder.path.name, "replicate")
@@ -146,11 +165,11 @@ def test_offline_asks_nothing_of_the_network(told: Told) -> None:
 
 def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(told: Told) -> None:
     [line] = told.lines
-    assert told.planned["unread"]["run_id"][:12] in line
+    assert told.planned["unread"].run_id[:12] in line
     path = told.folder.path
     assert f"`andrea sync {path.name} --runs {path.parents[1]}` tries again" in line
     log = (told.folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + line, "s47: no key in what is printed"
+    assert "secret" not in log + line, "no key in what is printed"
 
 
 def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
@@ -158,7 +177,7 @@ def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
     finished(store, folder, "pre", 1)
     assert sync(folder, store, OFFLINE) == 1
     files = sorted(folder.path.rglob("*.wandb"))
-    with Mirror(folder, store, OFFLINE, warn=pytest.fail):
+    with closing(Mirror(folder, store, OFFLINE, warn=pytest.fail)):
         pass
     assert sync(folder, store, OFFLINE) == 0
     assert sorted(folder.path.rglob("*.wandb")) == files
@@ -229,6 +248,53 @@ def test_a_half_written_folder_is_replaced_by_a_whole_one(store: RunStore) -> No
     assert run.exit_code == 0
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_starts_and_ends_before_its_line_is_mirrored_when_the_line_is_there(
+    store: RunStore,
+) -> None:
+    folder, early = make_study(store), run_spec("pre", 1)
+    mirror = Mirror(folder, store, OFFLINE, warn=pytest.fail)
+    mirror.on_run_started(early, 1)
+    train(store, early, curve())
+    mirror.on_run_finished(early, RESULT, reused=False)
+    in_time = finished(store, folder, "post", 1)
+    mirror.on_run_finished(in_time, RESULT, reused=False)
+    wait_until(lambda: len(load_entries(folder)) == 1, "the other run is mirrored")
+    assert set(load_entries(folder)) == {f"{in_time.run_id[:12]}-012345"}
+    folder.add_run(early)
+    mirror.on_run_finished(early, RESULT, reused=True)
+    wait_until(
+        lambda: len(load_entries(folder)) == 2, "the early run is mirrored, and not at the end"
+    )
+    mirror.close()
+    assert {len(run.history) for run in read_offline_runs(folder.path).values()} == {5}
+
+
+def test_a_run_that_is_trained_before_its_line_is_shown_when_the_line_is_there(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_process, "AFTER_S", 0.0)
+    monkeypatch.setattr(mirror_process, "EVERY_S", 0.0)
+    monkeypatch.setattr(mirror_process, "LOOKING", math.inf)
+    folder, early = make_study(store), run_spec("pre", 1)
+    shown: list[str] = []
+
+    def follow(specs: list[RunSpec]) -> int:
+        shown.extend(spec.run_id for spec in specs)
+        return 0
+
+    writer = cast("Writer", SimpleNamespace(follow=follow))
+    orders = Queue[str]()
+    mirroring = mirror_process._Mirroring(orders, writer, folder, store)
+    orders.put(f"train {early.run_id}")
+    assert mirroring._take_orders() == {"train"}
+    mirroring._follow_training()
+    assert not shown
+    folder.add_run(early)
+    mirroring._follow_training()
+    assert shown == [early.run_id]
+
+
 CONTROLLER = """
 import sys, time
 from pathlib import Path
@@ -236,17 +302,17 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.tracking import mirror as mirrors
 from andrea.tracking.mirror import Mirror
-from andrea.tracking.subject import Destination
+from andrea.tracking.destination import Destination
 
 def begin(command, popen=mirrors.subprocess.Popen, **how):
-    # A mirror that stands back behind nobody: on a busy machine it would not come far.
+    # A mirror at its full priority: on a busy machine another would not come far.
     return popen([sys.executable, "-P", "-c", sys.argv[3], command[-1]], **how)
 
 mirrors.subprocess.Popen = begin
 folder = StudyFolder(Path(sys.argv[1]))
 from andrea.records.run import RunResult, RunSpec
 run = RunSpec(run_id="r", arm="pre", phase="replicate", why="replicate", seed=0)
-mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"))
+mirror = Mirror(folder, RunStore(Path(sys.argv[2])), Destination("offline"), warn=print)
 mirror.on_run_finished(run, RunResult(outcome="completed"), reused=False)
 assert not {"wandb", "torch"} & set(sys.modules), "the controller imports neither"
 print("told", flush=True)
@@ -294,7 +360,7 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
     finished(store, folder, "pre", 1)
     lines: list[str] = []
     mirror = Mirror(folder, store, OFFLINE, warn=lines.append)
-    with alone(folder, wait_s=0):  # another mirror holds the study
+    with hold_mirror(folder, wait_s=0):  # another mirror holds the study
         mirror.on_run_finished(RUN, RESULT, reused=False)
         mirror.close(wait_s=0.5)
     assert len(lines) == 1
@@ -305,9 +371,9 @@ def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: 
 def test_a_second_sync_of_a_study_is_refused_by_name(store: RunStore) -> None:
     folder = make_study(store)
     with (
-        alone(folder, wait_s=0),
+        hold_mirror(folder, wait_s=0),
         pytest.raises(UserError, match="being mirrored"),
-        alone(folder, wait_s=0),
+        hold_mirror(folder, wait_s=0),
     ):
         pass
 
@@ -324,7 +390,7 @@ def test_online_without_an_answering_server_becomes_offline(
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "secret" + "0" * 34)
         lines: list[str] = []
-        with Mirror(folder, store, ONLINE, warn=lines.append):
+        with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
             pass
         with pytest.raises(StudyError, match="cannot be reached"):
             sync(folder, store, ONLINE)
@@ -336,7 +402,7 @@ def test_online_without_an_answering_server_becomes_offline(
         for entry in read_json(folder.path / "wandb" / "mirrored.json").values()
     )
     log = (folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
+    assert "secret" not in log + "".join(lines), "no key in what is printed"
 
 
 @pytest.mark.slow
@@ -347,7 +413,7 @@ def test_online_without_a_key_becomes_offline_at_once(
     finished(store, folder, "pre", 1)
     monkeypatch.setenv("HOME", os.environ["WANDB_CONFIG_DIR"])
     lines: list[str] = []
-    with Mirror(folder, store, ONLINE, warn=lines.append):
+    with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
         pass
     assert len(lines) == 1
     assert "no key found for https://api.wandb.ai" in lines[0]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ from wandb_server import WandbServer, answering, slowly
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find_study
-from andrea.tracking.dashboards import as_json, view_name, workspace
+from andrea.tracking.dashboards import build_workspace, view_name, workspace_json
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import Mirror, sync
-from andrea.tracking.published import alone, scratch
-from andrea.tracking.study_run import tables
-from andrea.tracking.subject import Destination
+from andrea.tracking.published import hold_mirror, scratch_folder
+from andrea.tracking.study_run import load_planned_runs, study_tables
 from andrea.tracking.writer import Writer, end_service
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
@@ -48,7 +49,7 @@ OFFLINE, ONLINE = Destination("offline"), Destination("online", tags=("paper",))
 def mirrored(folder: StudyFolder, store: RunStore) -> list[str]:
     """Mirror online with a process of its own; returns what the user was told."""
     lines: list[str] = []
-    with Mirror(folder, store, ONLINE, warn=lines.append):
+    with closing(Mirror(folder, store, ONLINE, warn=lines.append)):
         pass
     return lines
 
@@ -131,7 +132,7 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     view = server.views[view_name(folder)]
     assert view["displayName"] == folder.path.name
     assert json.loads(view["spec"]) == json.loads(
-        json.dumps(as_json(folder, Destination("online", entity="me"))["spec"])
+        json.dumps(workspace_json(folder, Destination("online", entity="me"))["spec"])
     )
 
     first, asked = server.state(), len(server.asked)
@@ -145,7 +146,7 @@ def test_the_server_ends_with_the_study_however_often_and_from_wherever_it_is_se
     assert sync(there, other, ONLINE) == 12
     assert server.state() == first
 
-    [open_run] = [run for run in stored.planned(folder) if run["seed"] == 4]
+    [open_run] = [run for run in folder.load_runs() if run.seed == 4]
     train(store, open_run, curve())
     assert sync(folder, store, ONLINE) == 2, "that run, and the table of outcomes"
     assert (failed.state, len(failed.rows), failed.summary["reason"]) == ("finished", 5, "")
@@ -227,8 +228,8 @@ def test_trouble_in_the_middle_costs_one_line_and_a_later_sync_completes(
     lines: list[str] = []
     with (
         server.in_trouble(trouble(server)),
-        alone(folder, wait_s=0),
-        scratch(folder),
+        hold_mirror(folder, wait_s=0),
+        scratch_folder(folder),
     ):  # as the mirror's process does
         writer = Writer(folder, store, ONLINE, lines.append)
         writer.write_pending(failed=True)
@@ -277,7 +278,7 @@ def test_a_run_that_was_deleted_in_w_b_does_not_keep_the_others_from_it(
     store: RunStore, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = small_study(store)
-    server.deleted = {f"{stored.planned(folder)[0]['run_id'][:12]}-012345"}
+    server.deleted = {f"{folder.load_runs()[0].run_id[:12]}-012345"}
     with pytest.raises(StudyError, match="1 part of"):
         sync(folder, store, ONLINE)
     assert len(server.runs) == 2
@@ -311,7 +312,7 @@ def service_of(pid: int) -> int:
 
 def test_a_dashboard_is_built_without_a_network_and_always_the_same(store: RunStore) -> None:
     folder = judged_study(store)
-    first, second = as_json(folder, ONLINE), as_json(folder, ONLINE)
+    first, second = workspace_json(folder, ONLINE), workspace_json(folder, ONLINE)
     assert first == second
     sections = first["spec"]["section"]["panelBankConfig"]["sections"]
     assert [s["name"] for s in sections] == [
@@ -351,7 +352,7 @@ def test_a_variable_that_wandb_refuses_is_one_line_and_not_one_per_run(
     monkeypatch.setenv("WANDB_CONSOLE", "loud")
     folder = small_study(store)
     lines: list[str] = []
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         writer = Writer(folder, store, OFFLINE, lines.append)
         assert writer.write_pending(failed=True) == 0
     with pytest.raises(StudyError, match="console: Input should be 'auto'"):
@@ -371,7 +372,7 @@ def test_a_full_disk_is_one_line_and_not_one_per_run(
     monkeypatch.setattr("wandb.init", full)
     folder = small_study(store)
     lines: list[str] = []
-    with alone(folder, wait_s=0), scratch(folder):
+    with hold_mirror(folder, wait_s=0), scratch_folder(folder):
         assert Writer(folder, store, OFFLINE, lines.append).write_pending(failed=True) == 0
     [line] = lines
     assert "No space left" in line
@@ -386,8 +387,10 @@ def test_a_dashboard_asks_for_no_table_that_nobody_writes(store: RunStore) -> No
         folder.write("study.json", {**about, "kind": kind})
         again = StudyFolder(folder.path)
         panels = [
-            panel for section in workspace(again, "andrea").sections for panel in section.panels
+            panel
+            for section in build_workspace(again, "andrea").sections
+            for panel in section.panels
         ]
         asked = {panel.table_name for panel in panels if hasattr(panel, "table_name")}
         assert asked
-        assert asked <= set(tables(again, store)), kind
+        assert asked <= set(study_tables(again, store, load_planned_runs(again, store))), kind

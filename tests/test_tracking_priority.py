@@ -1,14 +1,12 @@
-"""The mirror beside training: it begins early, stands back, and names the place that a study is
-mirrored to.
+"""The mirror beside training: it begins early, at a low priority, and names the place that a study
+is mirrored to.
 """
 
-import math
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from test_tracking_mirror import command_of, wait_until_gone
@@ -18,10 +16,9 @@ from wandb_live import run_instead
 from wandb_reader import read_offline_runs
 
 from andrea.store.runs import RunStore
-from andrea.tracking import priority
+from andrea.tracking.destination import Destination, sync_command
 from andrea.tracking.mirror import Mirror
 from andrea.tracking.priority import NICE, SESSION_NICE
-from andrea.tracking.subject import Destination, sync_command
 
 OFFLINE = Destination("offline")
 GROUPED = Path("/proc/self/autogroup").exists()
@@ -39,7 +36,7 @@ def weight_of(pid: int) -> tuple[int, str]:
     ).read_text().strip() if GROUPED else ""
 
 
-def stood_back(process: int, session: str) -> bool:
+def has_low_priority(process: int, session: str) -> bool:
     return process == NICE and (not GROUPED or session.endswith(f" nice {SESSION_NICE}"))
 
 
@@ -59,25 +56,25 @@ def service_of(mirror: int) -> int:
 PATIENT = """
 import sys
 import andrea.tracking.__main__ as mirror
-from andrea.tracking import priority, writer  # with wandb: long work for who stands back
+from andrea.tracking import priority, writer  # with wandb: long work at a low priority
 priority.TRIES = 1000  # other sessions of this user are weighed at the same time
 mirror.main(sys.argv[1])
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are weighed on Linux alone")
-def test_mirror_and_service_stand_back_as_processes_and_as_sessions(
+def test_mirror_and_service_lower_priority_as_processes_and_as_sessions(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_instead(monkeypatch, PATIENT)
     folder = make_study(store)
     finished(store, folder, "pre", 1)
     own = weight_of(os.getpid())
-    with Mirror(folder, store, OFFLINE, warn=pytest.fail) as mirror:
+    with closing(Mirror(folder, store, OFFLINE, warn=pytest.fail)) as mirror:
         mirror.on_run_finished(RUN, RESULT, reused=False)
         assert mirror._process is not None
         pids = [mirror._process.pid, service_of(mirror._process.pid)]
-        wait_until(lambda: all(stood_back(*weight_of(pid)) for pid in pids))
+        wait_until(lambda: all(has_low_priority(*weight_of(pid)) for pid in pids))
     assert weight_of(os.getpid()) == own, "training's priority is as it was"
     assert len(read_offline_runs(folder.path)) == 1
 
@@ -85,23 +82,23 @@ def test_mirror_and_service_stand_back_as_processes_and_as_sessions(
 SESSIONS = """
 import subprocess
 from andrea.tracking import priority
-from andrea.tracking.priority import _session_nice, children_follow, stand_back, step_forward
+from andrea.tracking.priority import _session_nice, match_children, lower_priority, restore_priority
 priority.TRIES = 1000
 def told():
     print(_session_nice("self"), _session_nice(str(child.pid)))
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-stand_back()
+lower_priority()
 told()
-children_follow()
+match_children()
 told()
-step_forward()
+restore_priority()
 told()
 child.kill()
 """
 
 
 @pytest.mark.skipif(not GROUPED, reason="no groups by session here")
-def test_sessions_step_forward_again_when_the_study_has_ended() -> None:
+def test_sessions_restore_priority_again_when_the_study_has_ended() -> None:
     told = subprocess.run(
         [sys.executable, "-c", SESSIONS],
         check=True,
@@ -115,74 +112,6 @@ def test_sessions_step_forward_again_when_the_study_has_ended() -> None:
         "0 0",
         "",
     ]
-
-
-@dataclass
-class Machine:
-    """Two processors, a clock, and a mirror that has used some of them."""
-
-    now: float = 0.0
-    used: float = 0.0
-    idle: float | None = 0.0
-    idling: float = 0.0
-    """How many processors have nothing to do."""
-    stopped: float = 0.0
-    """Seconds that every pause takes longer."""
-
-    def pause(self, seconds: float) -> None:
-        self.now += seconds + self.stopped
-        if self.idle is not None:
-            self.idle += self.idling * (seconds + self.stopped)
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """What the mirror is told instead of what this machine does."""
-    told = Machine()
-    monkeypatch.setattr(priority, "_used_s", lambda: told.used)
-    monkeypatch.setattr(priority, "idle_s", lambda: told.idle)
-    monkeypatch.setattr(priority, "processors", lambda: {0, 1})
-    monkeypatch.setattr(priority, "time", SimpleNamespace(monotonic=lambda: told.now))
-    return told
-
-
-def waited(
-    machine: Machine, allowance: priority.Allowance, used: float, enough_at: float = math.inf
-) -> float:
-    """How long the mirror waits after it has used so many seconds more."""
-    machine.used += used
-    began = machine.now
-    allowance.wait(machine.pause, lambda: machine.now >= enough_at)
-    return machine.now - began
-
-
-def test_beside_busy_processors_the_mirror_has_its_share_and_no_more(machine: Machine) -> None:
-    allowance = priority.Allowance()
-    assert waited(machine, allowance, 0.0) == 0
-    assert [waited(machine, allowance, 0.05) for _ in range(3)] == pytest.approx(
-        [5.0] * 3, abs=priority.LOOK_S
-    ), "0.5 % of two"
-    machine.idling = 0.4
-    assert waited(machine, allowance, 0.0499) == 5.0, (
-        "the gaps between two steps are no idle processor"
-    )
-    machine.now += 1000
-    assert waited(machine, allowance, 0.0499) == 5.0, "nothing is saved up for a burst"
-
-
-def test_an_idle_processor_or_the_end_of_the_study_ends_the_waiting(machine: Machine) -> None:
-    allowance = priority.Allowance()
-    assert waited(machine, allowance, 0.05, enough_at=1.0) == 1.0
-    machine.idling = 1.0
-    assert waited(machine, allowance, 0.05) == priority.LOOK_S
-    machine.idle = None
-    assert waited(machine, allowance, 0.05) == 0, "where nothing is known, nothing waits"
-
-
-def test_while_it_was_stopped_the_mirror_earned_nothing(machine: Machine) -> None:
-    allowance = priority.Allowance()
-    machine.stopped = 3600.0
-    assert waited(machine, allowance, 0.0099) == 4 * (priority.LOOK_S + 3600)
 
 
 def test_the_mirror_begins_with_the_first_run_and_leaves_nothing_where_none_ended(

@@ -17,7 +17,7 @@ def test_a_run_is_found_by_study_arm_seed_and_rate(store: RunStore) -> None:
     folder = make_study(store)
     planned = finished(store, folder, "post", seed=7)
     run = project_run(folder, store, planned)
-    assert run.id == f"{planned['run_id'][:12]}-012345"
+    assert run.id == f"{planned.run_id[:12]}-012345"
     assert run.name == "post lr=0.00316 seed=7"
     assert (run.group, run.job_type) == (folder.path.name, "replicate")
     assert run.tags == ["norm-placement", "ablation", "post", "tiny"]
@@ -77,7 +77,7 @@ def test_a_null_metric_and_a_nan_leave_their_row_and_reach_no_summary(store: Run
         loss=None,
         bpb=None,
     )
-    path = store.folder(planned["run_id"]) / "metrics.jsonl"
+    path = store.folder(planned.run_id) / "metrics.jsonl"
     path.write_text(path.read_text().replace("9.0,", "NaN,", 1))  # an older writer's
     run = project_run(folder, store, planned)
     assert "train/loss" not in run.history[2]
@@ -119,11 +119,8 @@ def test_a_pruned_trial_is_a_whole_run_that_ended_well(store: RunStore) -> None:
 
 def test_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> None:
     folder = make_study(store, "lr-wd")
-    planned = {
-        **plan(folder, "", seed=1, lr=0.01, phase="trial"),
-        "trial": 3,
-        "params": {"train.weight_decay": 0.1},
-    }
+    settings = {"trial": 3, "params": {"train.weight_decay": 0.1}}
+    planned = plan(folder, "", seed=1, lr=0.01, phase="trial").model_copy(update=settings)
     train(store, planned, curve())
     run = project_run(folder, store, planned)
     assert run.name == "trial=3 lr=0.01 train.weight_decay=0.1 seed=1"
@@ -132,7 +129,7 @@ def test_a_trial_of_a_sweep_is_named_by_keys_and_values(store: RunStore) -> None
 
 def test_a_control_is_named_by_what_it_is_and_is_a_curve_of_its_own(store: RunStore) -> None:
     folder = make_study(store)
-    planned = {**plan(folder, "pre", seed=1, phase="control"), "why": "half tokens"}
+    planned = plan(folder, "pre", seed=1, phase="control").model_copy(update={"why": "half tokens"})
     train(store, planned, curve())
     run = project_run(folder, store, planned)
     assert (run.name, run.job_type) == ("pre half tokens lr=0.00316 seed=1", "control")

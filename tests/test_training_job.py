@@ -1,8 +1,5 @@
 """One job from claim to result, and what it leaves behind when it fails."""
 
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,14 +7,14 @@ from typing import Any
 import pytest
 import stored
 import torch
-from training_kit import assert_same_run, corpus, job, lasting, records, tiny
+from training_kit import assert_same_run, corpus, job, lasting, tiny
 
 from andrea.errors import StudyError
 from andrea.store.runs import RunStore
 from andrea.training import loop
 from andrea.training import run as run_module
 from andrea.training.calibrate import calibrate
-from andrea.training.job import JobFile, main, run_job
+from andrea.training.job import run_job
 
 
 def failing(error: BaseException) -> Any:
@@ -148,48 +145,6 @@ def test_threads_of_the_run_hold_while_it_trains(
     run_job(*job(tmp_path, tiny(train__threads=2, train__tokens=128)))
     assert set(seen) == {2}
     assert torch.get_num_threads() == 1
-
-
-def write_job(tmp_path: Path, **changes: Any) -> Path:
-    root, cfg, data, run_id, identity = job(tmp_path / "runs", tiny())
-    described = JobFile(root=root, config=cfg, data_folder=data, run_id=run_id, identity=identity)
-    path = tmp_path / "job.json"
-    path.write_text(json.dumps(described.model_dump(mode="json") | changes))
-    return path
-
-
-@pytest.mark.slow
-def test_a_job_file_gives_the_run_that_a_call_gives(tmp_path: Path) -> None:
-    path = write_job(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "andrea.training.job", str(path)], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    arguments = job(tmp_path / "called", tiny())
-    run_job(*arguments)
-    one, other = RunStore(tmp_path / "runs"), RunStore(tmp_path / "called")
-    assert_same_run(one.folder(arguments[3]), other.folder(arguments[3]))
-    assert len(records(one.folder(arguments[3]), "eval")) == 4
-
-
-def test_bad_job_files_give_one_line_and_the_status_of_the_mistake(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    torn = tmp_path / "torn.json"
-    torn.write_text("{")
-    faulty = write_job(tmp_path, data_folder=str(tmp_path / "nowhere"))
-    for arguments, status in (
-        ([], 2),
-        ([str(tmp_path / "none")], 2),
-        ([str(torn)], 2),
-        ([str(faulty)], 1),
-    ):
-        assert main(arguments) == status
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert len(shown.err.splitlines()) == 1
-    assert main([str(write_job(tmp_path, colour="red"))]) == 2
-    assert "colour: unknown" in capsys.readouterr().err
 
 
 def test_a_calibration_estimates_the_time_of_a_run_and_leaves_no_trace(

@@ -225,7 +225,7 @@ def test_the_fit_is_the_least_squares_parabola_in_log10_of_the_rate() -> None:
     assert fit is not None
     assert fit.coefficients == pytest.approx((2.5 + 0.3 * 6.25, 2 * 0.3 * 2.5, 0.3))
     assert fit.loss_at(0.01) == pytest.approx(2.5 + 0.3 * 0.25)
-    assert fit.to_dict()["lrs"] == GRID
+    assert list(fit.lrs) == GRID
     assert fit_parabola(valley([0.001, 0.01], -2.5)) is None
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from andrea.records.run import RunResult, RunSpec
+from andrea.records.run import Phase, RunResult, RunSpec
 from andrea.store.digest import digest
 from andrea.store.files import append_line, write_json
 from andrea.store.runs import RunStore
@@ -32,35 +32,30 @@ def make_study(store: RunStore, name: str = "norm-placement") -> StudyFolder:
 
 
 def plan(
-    folder: StudyFolder, arm: str, seed: int, lr: float = 0.00316, phase: str = "replicate"
-) -> dict[str, Any]:
+    folder: StudyFolder, arm: str, seed: int, lr: float = 0.00316, phase: Phase = "replicate"
+) -> RunSpec:
     """Add a run to the plan."""
-    run_id = digest({"arm": arm, "seed": seed, "lr": lr})
-    planned = {
-        "run_id": run_id,
-        "arm": arm,
-        "phase": phase,
-        "why": phase,
-        "lr": lr,
-        "seed": seed,
-        "trial": None,
-    }
-    folder.add_run(RunSpec.model_validate(planned))
+    planned = run_spec(arm, seed, lr, phase)
+    folder.add_run(planned)
     return planned
 
 
-def train(
-    store: RunStore, planned: dict[str, Any], metrics: list[dict[str, Any]], **result: Any
-) -> None:
+def run_spec(arm: str, seed: int, lr: float = 0.00316, phase: Phase = "replicate") -> RunSpec:
+    """A run that is in no plan yet."""
+    run_id = digest({"arm": arm, "seed": seed, "lr": lr})
+    return RunSpec(run_id=run_id, arm=arm, phase=phase, why=phase, lr=lr, seed=seed, trial=None)
+
+
+def train(store: RunStore, planned: RunSpec, metrics: list[dict[str, Any]], **result: Any) -> None:
     """Give a planned run its metrics and its result, as a training would."""
     config = {
         "config": {
             "model": {"d_model": 48, "n_layer": LAYERS},
-            "train": {"lr": planned["lr"]},
+            "train": {"lr": planned.lr},
             "seed": 1,
         }
     }
-    with store.claim(planned["run_id"]) as claim:
+    with store.claim(planned.run_id) as claim:
         attempt = claim.attempt(
             config, {"git": {"commit": "c0ffee", "dirty": True}, "device": "cpu"}
         )
@@ -69,9 +64,7 @@ def train(
         claim.finish(attempt, {**COMPLETED, **result})
 
 
-def finished(
-    store: RunStore, folder: StudyFolder, arm: str, seed: int, **result: Any
-) -> dict[str, Any]:
+def finished(store: RunStore, folder: StudyFolder, arm: str, seed: int, **result: Any) -> RunSpec:
     """A planned run that completed."""
     planned = plan(folder, arm, seed)
     train(store, planned, curve(), **result)
@@ -102,7 +95,7 @@ def judged_study(store: RunStore) -> StudyFolder:
         bpb=None,
     )
     finished(store, folder, "pre", 3, stalled=True)
-    with store.claim(plan(folder, "post", 4)["run_id"]) as claim:
+    with store.claim(plan(folder, "post", 4).run_id) as claim:
         attempt = claim.attempt({"config": {"seed": 4}}, {})
         append_line(attempt / "metrics.jsonl", _train(1, 5.0))
         claim.fail(attempt, "out of memory")

@@ -9,11 +9,12 @@ import pytest
 from tracking_study import COMPLETED, curve
 from wandb_server import ServerRun, WandbServer
 
+from andrea.records.run import RunSpec
 from andrea.store.files import append_line, read_lines, write_lines
 from andrea.store.runs import Claim, RunStore
 from andrea.store.studies import StudyFolder
+from andrea.tracking.destination import Destination
 from andrea.tracking.mirror import sync
-from andrea.tracking.subject import Destination
 
 OFFLINE, ONLINE = Destination("offline"), Destination("online")
 
@@ -22,7 +23,7 @@ class Training:
     """A run that records when it is told to, dies, and goes on from where its checkpoint was."""
 
     def __init__(
-        self, store: RunStore, planned: dict[str, Any], steps: int = 12, part: str = "verdict"
+        self, store: RunStore, planned: RunSpec, steps: int = 12, part: str = "verdict"
     ) -> None:
         self._store, self.planned, self.steps, self._part = store, planned, steps, part
         self._records = curve(steps)
@@ -34,7 +35,7 @@ class Training:
         """Begin an attempt, with the records of the one before, or so many of them as there were at
         a checkpoint.
         """
-        self._claim = self._store.claim(self.planned["run_id"])
+        self._claim = self._store.claim(self.planned.run_id)
         config = {
             "config": {"train": {"lr": 0.00316}, "seed": 1, "data": {"eval_part": self._part}}
         }
@@ -122,14 +123,13 @@ import sys
 import andrea.tracking.__main__ as mirror
 mirror.AFTER_S = mirror.EVERY_S = 0.1
 mirror.AGAIN_S = 3600
-mirror.stand_back = lambda: None
-mirror.Allowance.wait = lambda *_: None
+mirror.lower_priority = lambda: None
 mirror.main(sys.argv[1])
 """
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mirrors show a run as soon as it is trained, and give way to nobody."""
+    """Let mirrors show a run as soon as it is trained, at their full priority."""
     run_instead(monkeypatch, QUICK)
 
 

@@ -65,38 +65,26 @@ def root(
         typer.echo(context.get_help())
 
 
-app.command(
-    "ablate", short_help="Answer a question: tune, replicate, judge.", epilog=ablate.EXAMPLES
-)(ablate.ablate)
-app.command("sweep", short_help="Search hyper-parameters with Optuna.", epilog=sweep.EXAMPLES)(
-    sweep.sweep
+COMMANDS = (
+    ("ablate", ablate.ablate, "Answer a question: tune, replicate, judge.", ablate.EXAMPLES),
+    ("sweep", sweep.sweep, "Search hyper-parameters with Optuna.", sweep.EXAMPLES),
+    ("train", train.train, "Train one config.", train.EXAMPLES),
+    ("report", report.report, "Build a report from the store.", report.EXAMPLES),
+    ("status", status.status, "What ran, what failed and why.", status.EXAMPLES),
+    ("dashboard", dashboard.dashboard, "Optuna's dashboard on a study.", dashboard.EXAMPLES),
+    ("sync", sync.sync, "Publish a study to W&B.", sync.EXAMPLES),
+    ("list", listing.listing, "What the catalogue holds.", listing.EXAMPLES),
+    ("trace", trace.trace, "Follow one token through the blocks.", trace.EXAMPLES),
+    ("doctor", doctor.doctor, "Check this machine.", doctor.EXAMPLES),
+    ("schema", schema.schema, "JSON schemas of the files.", schema.EXAMPLES),
 )
-app.command("train", short_help="Train one config.", epilog=train.EXAMPLES)(train.train)
-app.command("report", short_help="Build a report from the store.", epilog=report.EXAMPLES)(
-    report.report
-)
-app.command("status", short_help="What ran, what failed and why.", epilog=status.EXAMPLES)(
-    status.status
-)
-app.command("dashboard", short_help="Optuna's dashboard on a study.", epilog=dashboard.EXAMPLES)(
-    dashboard.dashboard
-)
-app.command("sync", short_help="Publish a study to W&B.", epilog=sync.EXAMPLES)(sync.sync)
-app.command("list", short_help="What the catalogue holds.", epilog=listing.EXAMPLES)(
-    listing.listing
-)
-app.command("trace", short_help="Follow one token through the blocks.", epilog=trace.EXAMPLES)(
-    trace.trace
-)
+for name, command, short_help, epilog in COMMANDS:
+    app.command(name, short_help=short_help, epilog=epilog)(command)
 app.add_typer(model.app, name="model")
 app.add_typer(data.app, name="data")
 app.add_typer(exchange.exports, name="export")
 app.add_typer(exchange.imports, name="import")
 app.add_typer(kernels.app, name="kernels")
-app.command("doctor", short_help="Check this machine.", epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("schema", short_help="JSON schemas of the files.", epilog=schema.EXAMPLES)(
-    schema.schema
-)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The options that commands share, each defined once."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,171 +14,135 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def option(flag: str, help: str, **settings: Any) -> Any:
+    """Return an option of a command; `--tokens N` calls its value N."""
+    name, _, metavar = flag.partition(" ")
+    return typer.Option(name, metavar=metavar or None, help=help, **settings)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Return an argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
 def _store_debug(context: typer.Context, value: bool) -> bool:
     context.meta["andrea.debug"] = value
     return value
 
 
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", callback=_store_debug, help="Show the traceback of an error."),
-]
+Debug = Annotated[bool, option("--debug", "Show the traceback of an error.", callback=_store_debug)]
 Runs = Annotated[
     Path,
-    typer.Option(
-        "--runs",
-        metavar="DIR",
-        envvar="ANDREA_RUNS",
-        show_envvar=True,
-        help="Folder of runs and studies.",
-    ),
+    option("--runs DIR", "Folder of runs and studies.", envvar="ANDREA_RUNS", show_envvar=True),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON on stdout, everything else on stderr.")
-]
+Json = Annotated[bool, option("--json", "Print JSON on stdout, everything else on stderr.")]
 Preset = Annotated[
     str | None,
-    typer.Option(
-        "--preset",
-        metavar="NAME",
+    option(
+        "--preset NAME",
+        "Model to start from (andrea list presets).",
         autocompletion=completion.preset_names,
-        help="Model to start from (andrea list presets).",
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="SECTION.FIELD=VALUE",
+    option(
+        "--set SECTION.FIELD=VALUE",
+        "Override a setting; may be repeated, and of two values for one setting the last counts.",
         autocompletion=completion.setting_paths,
-        help="Override a setting; may be repeated, and of two values for one setting the last "
-        "counts.",
     ),
 ]
 Variants = Annotated[
     Path | None,
-    typer.Option(
-        "--variants",
-        metavar="FILE",
-        help="Python file that registers your own variants (ablations/mine.py).",
-    ),
+    option("--variants FILE", "Python file that registers your own variants (ablations/mine.py)."),
 ]
-Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=1, metavar="N", help="Training tokens per run.")
-]
-Trials = Annotated[
-    int | None,
-    typer.Option("--trials", min=1, metavar="N", help="Trials per arm, or of the sweep."),
-]
+Tokens = Annotated[int | None, option("--tokens N", "Training tokens per run.", min=1)]
+Trials = Annotated[int | None, option("--trials N", "Trials per arm, or of the sweep.", min=1)]
 Seeds = Annotated[
-    int | None,
-    typer.Option(
-        "--seeds", min=1, metavar="N", help="Paired replicates per arm, or seeds per trial."
-    ),
+    int | None, option("--seeds N", "Paired replicates per arm, or seeds per trial.", min=1)
 ]
 StudyName = Annotated[
-    str | None,
-    typer.Option("--study", metavar="NAME", help="Name of the study; default: the question's."),
+    str | None, option("--study NAME", "Name of the study; default: the question's.")
 ]
 Slots = Annotated[
     int | None,
-    typer.Option(
-        "--slots",
-        min=1,
-        metavar="N",
-        help="Runs at once; default: cores / threads per run, or one per GPU.",
-    ),
+    option("--slots N", "Runs at once; default: cores / threads per run, or one per GPU.", min=1),
 ]
 ExecutorName = Annotated[
     Literal["local", "inline"],
-    typer.Option(
-        "--executor",
-        help="local: a process per run; inline: one run after another in this process.",
+    option(
+        "--executor", "local: a process per run; inline: one run after another in this process."
     ),
 ]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where runs are trained.")
-]
+Device = Annotated[Literal["auto", "cpu", "cuda"], option("--device", "Where runs are trained.")]
 Wandb = Annotated[
     Literal["off", "offline", "online"] | None,
-    typer.Option(
-        "--wandb", help="Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."
-    ),
+    option("--wandb", "Mirror to Weights & Biases; default: offline, or what WANDB_MODE says."),
 ]
 WandbProject = Annotated[
     str | None,
-    typer.Option(
-        "--wandb-project",
-        metavar="NAME",
-        help="W&B project; default: WANDB_PROJECT, else that of the study's last mirror, else "
-        "andrea.",
+    option(
+        "--wandb-project NAME",
+        "W&B project; default: WANDB_PROJECT, else that of the study's last mirror, else andrea.",
     ),
 ]
 WandbEntity = Annotated[
     str | None,
-    typer.Option(
-        "--wandb-entity",
-        metavar="NAME",
-        help="W&B user or team; default: WANDB_ENTITY, else that of the study's last mirror, else "
+    option(
+        "--wandb-entity NAME",
+        "W&B user or team; default: WANDB_ENTITY, else that of the study's last mirror, else "
         "the account's own.",
     ),
 ]
 WandbTags = Annotated[
     str | None,
-    typer.Option(
-        "--wandb-tags",
-        metavar="LIST",
-        help="Further tags of every W&B run, with commas; default: WANDB_TAGS, else those of the "
+    option(
+        "--wandb-tags LIST",
+        "Further tags of every W&B run, with commas; default: WANDB_TAGS, else those of the "
         "study's last mirror.",
     ),
 ]
 Controls = Annotated[
     bool,
-    typer.Option(
-        "--controls",
-        help="Also run checks with a known outcome: a repeat, A/A, and half the tokens.",
+    option(
+        "--controls", "Also run checks with a known outcome: a repeat, A/A, and half the tokens."
     ),
 ]
 Confirm = Annotated[
     bool,
-    typer.Option(
+    option(
         "--confirm",
-        help="Also a second block of seeds, judged alone: once per study, after its verdict.",
+        "Also a second block of seeds, judged alone: once per study, after its verdict.",
     ),
 ]
 Equal = Annotated[
     list[str] | None,
-    typer.Option(
-        "--equal",
-        metavar="LIST",
-        help="Also compare at equal flops, time, or flops,time: arms trained on as much.",
+    option(
+        "--equal LIST", "Also compare at equal flops, time, or flops,time: arms trained on as much."
     ),
 ]
 DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Print what would run and how long it takes; start nothing."),
+    bool, option("--dry-run", "Print what would run and how long it takes; start nothing.")
 ]
 AblationName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
+    argument(
+        "NAME",
+        "A name from `andrea list`, or a YAML file.",
         autocompletion=completion.ablation_names,
-        help="A name from `andrea list`, or a YAML file.",
     ),
 ]
 SweepName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        autocompletion=completion.sweep_names,
-        help="A name from `andrea list`, or a YAML file.",
+    argument(
+        "NAME", "A name from `andrea list`, or a YAML file.", autocompletion=completion.sweep_names
     ),
 ]
 Study = Annotated[
     str,
-    typer.Argument(
-        metavar="STUDY",
+    argument(
+        "STUDY",
+        "Folder name of a study, or its bare name: the latest.",
         autocompletion=completion.study_names,
-        help="Folder name of a study, or its bare name: the latest.",
     ),
 ]

@@ -1,71 +1,42 @@
 """The course of `andrea ablate` and `andrea sweep`: plan, print, freeze, run, show the results."""
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+from typing import NamedTuple
 
-from andrea.cli.wandb_mirror import MirrorOptions
+from andrea.catalogue import find_file
+from andrea.cli.settings import default_slots, require_preset
+from andrea.cli.show.display import LineDisplay, make_display
+from andrea.cli.show.output import print_json, stdout_kept_for_json
+from andrea.cli.show.plan import device_of, plan_as_json, plan_as_text
+from andrea.cli.show.progress import StudyProgress
+from andrea.cli.show.results import arm_labels, results_as_json, results_as_text, write_report
+from andrea.cli.stores import starting_store
+from andrea.cli.study_options import AblateOptions, StudyOptions
+from andrea.cli.wandb_mirror import open_mirror
+from andrea.config import parse_overrides
 from andrea.errors import StudyError
-
-if TYPE_CHECKING:
-    from andrea.cli.show.display import LineDisplay
-    from andrea.execution.executors import Executor
-    from andrea.records.events import Observer
-    from andrea.records.extras import Extras
-    from andrea.store.runs import RunStore
-    from andrea.store.studies import StudyFolder
-    from andrea.study.plan.plan import Plan, Request
-    from andrea.study.question.ablation import Ablation
-    from andrea.study.question.sweep import Sweep
-    from andrea.study.session import Summary
-
-
-@dataclass(frozen=True)
-class StudyOptions:
-    """The command line of `andrea ablate` or `andrea sweep`; None where an option is not given."""
-
-    kind: Literal["ablation", "sweep"]
-    name: str
-    """Of the catalogue, or the path of a YAML file."""
-    preset: str | None
-    settings: Sequence[str]
-    """As given to `--set`."""
-    tokens: int | None
-    trials: int | None
-    seeds: int | None
-    study: str | None
-    slots: int | None
-    executor: Literal["local", "inline"]
-    device: Literal["auto", "cpu", "cuda"]
-    mirror: MirrorOptions
-    runs: Path
-    dry_run: bool
-    as_json: bool
-    # A sweep has no verdicts, so nothing can be asked beside them.
-    controls: bool = False
-    confirm: bool = False
-    equal: Sequence[str] = ()
-    """As given to `--equal`: lists with commas."""
-
-    @property
-    def stream(self) -> IO[str]:
-        """Where people read: stdout, or stderr when stdout carries JSON."""
-        return sys.stderr if self.as_json else sys.stdout
-
-    def say(self, text: str = "") -> None:
-        """Print for people, at once."""
-        print(text, file=self.stream, flush=True)
+from andrea.execution.executors import Executor
+from andrea.execution.make import make_executor
+from andrea.records.events import Observer
+from andrea.records.extras import Extras, parse_budgets
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
+from andrea.study.controller import run_study
+from andrea.study.plan.freeze import freeze
+from andrea.study.plan.plan import Plan, Request
+from andrea.study.plan.resolve import make_plan
+from andrea.study.question.ablation import Ablation
+from andrea.study.question.sweep import Sweep
+from andrea.study.session import Summary
+from andrea.tracking.destination import missing_key
 
 
 class PlannedStudy(NamedTuple):
     """A study that is planned and can start."""
 
-    plan: "Plan"
+    plan: Plan
     slots: int
     """Runs at once."""
-    executor: "Executor"
+    executor: Executor
     results_before: int | None
     """Results that an earlier command left; None where this study is new."""
 
@@ -77,11 +48,6 @@ def run_study_command(options: StudyOptions) -> None:
         UserError: nothing was started, and nothing written but the cache of prepared data.
         StudyError: runs failed; the same command tries them again.
     """
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
-    from andrea.cli.show.plan import plan_as_json
-    from andrea.cli.stores import starting_store
-    from andrea.study.plan.freeze import freeze
-
     options.mirror.require_valid()
     with stdout_kept_for_json(options.as_json):
         request = build_request(options)
@@ -101,75 +67,57 @@ def run_study_command(options: StudyOptions) -> None:
         )
 
 
-def build_request(options: StudyOptions) -> "Request":
+def build_request(options: StudyOptions) -> Request:
     """Return what the command line asks for.
 
     Raises:
         UserError: an unknown preset, budget or name, or faults of the settings or the YAML.
     """
-    from andrea.cli.settings import require_preset
-    from andrea.config import parse_overrides
-    from andrea.study.plan.plan import Request
-
-    preset = options.preset and require_preset(options.preset)
-    overrides = parse_overrides(options.settings)
-    extras = parse_extras(options)
     return Request(
-        load_question(options),
-        preset,
-        overrides,
-        options.tokens,
-        options.trials,
-        options.seeds,
-        options.study,
-        options.device,
-        extras,
+        preset=options.preset and require_preset(options.preset),
+        overrides=parse_overrides(options.settings or []),
+        beside=parse_extras(options),
+        spec=load_question(options),
+        tokens=options.tokens,
+        trials=options.trials,
+        seeds=options.seeds,
+        name=options.study,
+        device=options.device,
     )
 
 
-def parse_extras(options: StudyOptions) -> "Extras":
+def parse_extras(options: StudyOptions) -> Extras:
     """Return what is asked beside the question.
 
     Raises:
         UserError: `--equal` names no budget.
     """
-    from andrea.records.extras import Extras, parse_budgets
-
-    words = [word.strip() for listed in options.equal for word in listed.split(",")]
+    if not isinstance(options, AblateOptions):
+        return Extras()
+    words = [word.strip() for listed in options.equal or [] for word in listed.split(",")]
     # Where there is nothing but empty words, they are the mistake to be named.
     budgets = parse_budgets([word for word in words if word] or words)
     return Extras(controls=options.controls, confirm=options.confirm, equal=budgets)
 
 
-def load_question(options: StudyOptions) -> "Ablation | Sweep":
+def load_question(options: StudyOptions) -> Ablation | Sweep:
     """Return the YAML of that name or path; the user's own variants beside it are known from then
     on.
 
     Raises:
         UserError: there is none, or its faults, each with its line.
     """
-    from andrea.catalogue import find_file
-
-    if options.kind == "ablation":
-        from andrea.study.question.ablation import Ablation
-
+    if isinstance(options, AblateOptions):
         return Ablation.load(find_file("ablations", options.name))
-    from andrea.study.question.sweep import Sweep
-
     return Sweep.load(find_file("sweeps", options.name))
 
 
-def plan_study(request: "Request", store: "RunStore", options: StudyOptions) -> PlannedStudy:
+def plan_study(request: Request, store: RunStore, options: StudyOptions) -> PlannedStudy:
     """Plan the study and print the plan.
 
     Raises:
         UserError: the request cannot be planned, or another command is at this study.
     """
-    from andrea.cli.show.plan import device_of, plan_as_text
-    from andrea.execution.make import make_executor
-    from andrea.study.plan.resolve import make_plan
-    from andrea.tracking.subject import missing_key
-
     plan = make_plan(request, store, options.say)
     slots = choose_slots(plan, options)
     executor = make_executor(options.executor, slots, device_of(plan))
@@ -180,10 +128,8 @@ def plan_study(request: "Request", store: "RunStore", options: StudyOptions) -> 
     return PlannedStudy(plan, slots, executor, results_before)
 
 
-def choose_slots(plan: "Plan", options: StudyOptions) -> int:
+def choose_slots(plan: Plan, options: StudyOptions) -> int:
     """Return the number of runs at once: as asked, else what the cores or the GPUs carry."""
-    from andrea.cli.settings import default_slots
-
     if options.slots is not None:
         return options.slots
     if options.executor == "inline":
@@ -192,14 +138,12 @@ def choose_slots(plan: "Plan", options: StudyOptions) -> int:
     return default_slots(train.device, train.threads)
 
 
-def count_results(store: "RunStore", plan: "Plan") -> int | None:
+def count_results(store: RunStore, plan: Plan) -> int | None:
     """Return how many runs of the study have a result; None where the study does not exist yet.
 
     Raises:
         UserError: another command is at it.
     """
-    from andrea.store.studies import StudyFolder
-
     folder = StudyFolder(store.root / "studies" / plan.folder_name)
     if not folder.about:
         return None
@@ -208,16 +152,13 @@ def count_results(store: "RunStore", plan: "Plan") -> int | None:
 
 
 def train_study(
-    folder: "StudyFolder", store: "RunStore", planned: PlannedStudy, options: StudyOptions
+    folder: StudyFolder, store: RunStore, planned: PlannedStudy, options: StudyOptions
 ) -> tuple[dict[str, object], int]:
     """Run the study to its end, print what came out and write the report.
 
     Returns:
         What `--json` prints, and the number of runs that failed.
     """
-    from andrea.cli.wandb_mirror import open_mirror
-    from andrea.study.controller import run_study
-
     if planned.results_before is not None:
         total = max(planned.plan.run_count, len(folder.load_runs()))
         options.say(
@@ -237,24 +178,18 @@ def train_study(
 
 
 def make_study_display(
-    folder: "StudyFolder", planned: PlannedStudy, options: StudyOptions
-) -> "LineDisplay":
+    folder: StudyFolder, planned: PlannedStudy, options: StudyOptions
+) -> LineDisplay:
     """Return the display of the study's progress."""
-    from andrea.cli.show.display import make_display
-    from andrea.cli.show.progress import StudyProgress
-    from andrea.cli.show.results import arm_labels
-
     plan = planned.plan
     progress = StudyProgress(plan.run_count, plan.tokens, plan.estimate_s(planned.slots))
     return make_display(progress, options.stream, arm_labels(folder), planned.results_before or 0)
 
 
 def show_results(
-    folder: "StudyFolder", store: "RunStore", summary: "Summary", options: StudyOptions
+    folder: StudyFolder, store: RunStore, summary: Summary, options: StudyOptions
 ) -> dict[str, object]:
     """Print what came out and write the report; returns what `--json` prints."""
-    from andrea.cli.show.results import results_as_json, results_as_text, write_report
-
     answer = results_as_json(folder, store)
     answer["complete"] = summary.complete
     answer["failed_runs"] = [str(run) for run in summary.failed]

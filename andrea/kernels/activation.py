@@ -12,28 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from andrea.kernels import library
 from andrea.kernels.backend import device_limits, run_kernel
 from andrea.kernels.launch_plans import (
     ActivationShape,
     plan_activation_backward,
     plan_activation_forward,
-)
-from andrea.kernels.library import (
-    compute_type,
-    contiguous,
-    count_replicas,
-    define_op,
-    needed_gradients,
-    new_result,
-    reduce_parts,
-    replica_axis,
-    replica_stride,
-    row_argument,
-    rows_per_replica,
-    stack_replicas,
-    stack_unshared_weights,
-    stack_weights,
-    to_compute_type,
 )
 from andrea.kernels.source import type_suffix
 
@@ -133,10 +117,10 @@ def _activation_shape(inputs: Inputs) -> ActivationShape:
     for bias in biases:
         if bias is None:
             continue
-        if bias.dtype != compute_type(x.dtype) or bias.shape[-1] != columns:
+        if bias.dtype != library.compute_type(x.dtype) or bias.shape[-1] != columns:
             raise ValueError(f"bias {bias.dtype} {list(bias.shape)} for rows of {columns} columns")
-    replicas = count_replicas(biases)
-    rows = rows_per_replica(math.prod(x.shape[:-1]), replicas)
+    replicas = library.count_replicas(biases)
+    rows = library.rows_per_replica(math.prod(x.shape[:-1]), replicas)
     gated = isinstance(inputs, GatedInputs)
     return ActivationShape(inputs.function, gated, type_suffix(x.dtype), rows, replicas, columns)
 
@@ -149,9 +133,9 @@ def _input_arguments(inputs: Inputs, shape: ActivationShape) -> dict[str, Any]:
         "columns": shape.columns,
     }
     for names, matrix, bias in zip(_names(inputs), inputs.matrices, inputs.biases, strict=True):
-        arguments |= row_argument(names.matrix, matrix)
-        arguments[names.bias] = contiguous(bias)
-        arguments[f"{names.bias}_replica_stride"] = replica_stride(shape)
+        arguments |= library.row_argument(names.matrix, matrix)
+        arguments[names.bias] = library.contiguous(bias)
+        arguments[f"{names.bias}_replica_stride"] = library.replica_stride(shape)
     return arguments
 
 
@@ -177,12 +161,12 @@ def _run_forward(inputs: Inputs) -> Tensor:
 
 def _stack_matrices(inputs: Inputs, axes: Any, replicas: int) -> list[Tensor]:
     pairs = zip(inputs.matrices, axes.matrices, strict=True)
-    return [stack_replicas(matrix, axis, replicas) for matrix, axis in pairs]
+    return [library.stack_replicas(matrix, axis, replicas) for matrix, axis in pairs]
 
 
 def _forward_vmap(replicas: int, axes: Any, inputs: Inputs) -> Any:
     matrices = _stack_matrices(inputs, axes, replicas)
-    biases = stack_unshared_weights(inputs.biases, axes.biases, replicas)
+    biases = library.stack_unshared_weights(inputs.biases, axes.biases, replicas)
     op = torch.ops.andrea.activation
     if isinstance(inputs, GatedInputs):
         op = torch.ops.andrea.gated_activation
@@ -197,12 +181,12 @@ def _empty_gradients(inputs: BackwardInputs) -> tuple[Tensor, ...]:
     nothing, are empty.
     """
     matrices, biases = inputs.forward.matrices, inputs.forward.biases
-    real = compute_type(matrices[0].dtype)
+    real = library.compute_type(matrices[0].dtype)
     gradients = [matrix.new_empty(matrix.shape) for matrix in matrices]
     for bias in biases:
         shape = () if bias is None else bias.shape
         needed = inputs.learned and bias is not None
-        gradients.append(new_result(matrices[0], shape, real, needed))
+        gradients.append(library.new_result(matrices[0], shape, real, needed))
     return tuple(gradients)
 
 
@@ -221,29 +205,29 @@ def _run_backward(inputs: BackwardInputs) -> tuple[Tensor, ...]:
     partial = None
     if any(dbias.numel() for dbias in dbiases):
         size = (count, shape.replicas, plan.arguments["parts"], shape.columns)
-        partial = x.new_empty(size, dtype=compute_type(x.dtype))
-    arguments = row_argument("dy", inputs.dy) | _input_arguments(forward, shape)
+        partial = x.new_empty(size, dtype=library.compute_type(x.dtype))
+    arguments = library.row_argument("dy", inputs.dy) | _input_arguments(forward, shape)
     for names, gradient in zip(_names(forward), gradients, strict=False):
         arguments |= {names.gradient: gradient, f"{names.gradient}_stride": shape.columns}
     run_kernel(x.device, plan, partial=partial, **arguments)
     if partial is not None:
         for sums, dbias in zip(partial, dbiases, strict=True):
             if dbias.numel():
-                reduce_parts(sums, dbias)
+                library.reduce_parts(sums, dbias)
     return gradients
 
 
 def _backward_vmap(replicas: int, axes: Any, inputs: BackwardInputs) -> Any:
     forward = inputs.forward
-    dy = stack_replicas(inputs.dy, axes.dy, replicas)
+    dy = library.stack_replicas(inputs.dy, axes.dy, replicas)
     matrices = _stack_matrices(forward, axes.forward, replicas)
     # Each replica gets a gradient of its own, also of a bias that all share.
-    biases = stack_weights(forward.biases, axes.forward.biases, replicas)
+    biases = library.stack_weights(forward.biases, axes.forward.biases, replicas)
     op = torch.ops.andrea.activation_backward
     if isinstance(inputs, GatedBackwardInputs):
         op = torch.ops.andrea.gated_activation_backward
     gradients = op(dy, *matrices, *biases, inputs.function, inputs.learned)
-    bias_axes = [replica_axis(inputs.learned and bias is not None) for bias in biases]
+    bias_axes = [library.replica_axis(inputs.learned and bias is not None) for bias in biases]
     return gradients, (*(0 for _ in matrices), *bias_axes)
 
 
@@ -256,14 +240,14 @@ def _save(ctx: Any, inputs: Inputs, output: Tensor) -> None:
 
 
 def _plain_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    needed = needed_gradients(ctx, PlainInputs)
+    needed = library.needed_gradients(ctx, PlainInputs)
     learned = bool(needed.bias)
     da, dbias = torch.ops.andrea.activation_backward(dy, *ctx.saved_tensors, ctx.function, learned)
     return da, dbias if learned else None, None
 
 
 def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    needed = needed_gradients(ctx, GatedInputs)
+    needed = library.needed_gradients(ctx, GatedInputs)
     learned = bool(needed.gate_bias or needed.up_bias)
     dgate, dup, dgate_bias, dup_bias = torch.ops.andrea.gated_activation_backward(
         dy, *ctx.saved_tensors, ctx.function, learned
@@ -277,7 +261,7 @@ def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 # ---- Registration --------------------------------------------------------------------------------
 
-define_op(
+library.define_op(
     "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
     "(Tensor, Tensor)",
     PlainBackwardInputs,
@@ -285,7 +269,7 @@ define_op(
     shapes=_empty_gradients,
     vmap=_backward_vmap,
 )
-define_op(
+library.define_op(
     "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
     "up_bias, str function, bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
     GatedBackwardInputs,
@@ -293,7 +277,7 @@ define_op(
     shapes=_empty_gradients,
     vmap=_backward_vmap,
 )
-define_op(
+library.define_op(
     "activation(Tensor a, Tensor? bias, str function) -> Tensor",
     PlainInputs,
     kernel=_run_forward,
@@ -302,7 +286,7 @@ define_op(
     save=_save,
     backward=_plain_gradient,
 )
-define_op(
+library.define_op(
     "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
     "Tensor",
     GatedInputs,
@@ -319,7 +303,7 @@ define_op(
 
 def activation(a: Tensor, bias: Tensor | None, function: str) -> Tensor:
     """Return `f(a + bias)`, [..., M]; f is one of `source.PLAIN_ACTIVATIONS`."""
-    y: Tensor = torch.ops.andrea.activation(a, to_compute_type(a, bias), function)
+    y: Tensor = torch.ops.andrea.activation(a, library.to_compute_type(a, bias), function)
     return y
 
 
@@ -329,6 +313,7 @@ def gated_activation(
     """Return `f(gate + gate_bias) * (up + up_bias)`, [..., M]; f is one of
     `source.GATED_ACTIVATIONS`.
     """
-    gate_bias, up_bias = to_compute_type(gate, gate_bias), to_compute_type(gate, up_bias)
+    gate_bias = library.to_compute_type(gate, gate_bias)
+    up_bias = library.to_compute_type(gate, up_bias)
     y: Tensor = torch.ops.andrea.gated_activation(gate, up, gate_bias, up_bias, function)
     return y

@@ -105,29 +105,30 @@ def op_cases() -> Iterator[OpCase]:
 def _norm_cases(kind: NormKind) -> Iterator[OpCase]:
     vectors = 2 if kind == "ln" else 1  # torch's RMSNorm has no bias
 
-    def kernel_norm(x: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
-        return [norm(x, w, b, kind, EPS)]
-
-    def torch_norm(x: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
-        return [plain_norm(x, w, b, kind, EPS)]
-
-    def kernel_add(
-        x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        return add_norm(x, delta, w, b, kind, EPS)
-
-    def kernel_add_float32(
-        x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        return add_norm(x.float(), delta, w, b, kind, EPS)
-
     def torch_add(x: Tensor, delta: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
         return [x + delta, plain_norm(x + delta, w, b, kind, EPS)]
 
-    yield OpCase(f"norm {kind}", kernel_norm, torch_norm, 1, vectors)
-    yield OpCase(f"add_norm {kind}", kernel_add, torch_add, 2, vectors)
-    name = f"add_norm {kind} to a float32 stream"
-    yield OpCase(name, kernel_add_float32, torch_add, 2, vectors)
+    yield OpCase(
+        f"norm {kind}",
+        lambda x, w, b=None: [norm(x, w, b, kind, EPS)],
+        lambda x, w, b=None: [plain_norm(x, w, b, kind, EPS)],
+        matrices=1,
+        vectors=vectors,
+    )
+    yield OpCase(
+        f"add_norm {kind}",
+        lambda x, delta, w, b=None: add_norm(x, delta, w, b, kind, EPS),
+        torch_add,
+        matrices=2,
+        vectors=vectors,
+    )
+    yield OpCase(
+        f"add_norm {kind} to a float32 stream",
+        lambda x, delta, w, b=None: add_norm(x.float(), delta, w, b, kind, EPS),
+        torch_add,
+        matrices=2,
+        vectors=vectors,
+    )
 
 
 def _activation_cases(name: str, function: Callable[[Tensor], Tensor]) -> Iterator[OpCase]:

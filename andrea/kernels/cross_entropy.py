@@ -17,20 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from andrea.kernels import library
 from andrea.kernels.backend import device_limits, run_kernel
 from andrea.kernels.launch_plans import plan_cross_entropy, plan_cross_entropy_scale
-from andrea.kernels.library import (
-    as_rows,
-    compute_type,
-    define_op,
-    needed_gradients,
-    new_result,
-    null_if_empty,
-    replica_axis,
-    row_argument,
-    stack_replicas,
-    stack_weights,
-)
 from andrea.kernels.source import type_suffix
 
 IGNORED = -100
@@ -115,7 +104,7 @@ def fill_losses(
     run_kernel(
         logits.device,
         plan_cross_entropy(type_suffix(logits.dtype), rows, columns, limits),
-        **row_argument("logits", logits),
+        **library.row_argument("logits", logits),
         grad=grad,
         grad_stride=columns,
         targets=targets.reshape(-1).contiguous(),
@@ -143,7 +132,7 @@ def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> No
         )
     if upstream is None:
         return
-    real = compute_type(logits.dtype)
+    real = library.compute_type(logits.dtype)
     one_or_each = upstream.numel() == 1 or upstream.shape == targets.shape
     if not one_or_each or upstream.dtype != real:
         raise ValueError(f"upstream must be one number, or one for each target, as {real}")
@@ -152,8 +141,8 @@ def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> No
 def _empty_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     """Return loss [...] and gradient [..., V], which is empty where none is asked for."""
     logits = inputs.logits
-    loss = new_result(logits, inputs.targets.shape, compute_type(logits.dtype))
-    return loss, new_result(logits, logits.shape, needed=inputs.with_grad)
+    loss = library.new_result(logits, inputs.targets.shape, library.compute_type(logits.dtype))
+    return loss, library.new_result(logits, logits.shape, needed=inputs.with_grad)
 
 
 def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
@@ -161,20 +150,17 @@ def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     _require_fit(logits, targets, upstream)
     loss, grad = _empty_loss(inputs)
     if logits.numel():
-        rows, grad_rows = as_rows(logits), null_if_empty(grad)
+        rows, grad_rows = library.as_rows(logits), library.null_if_empty(grad)
         fill_losses(rows, targets, inputs.rule, loss=loss, grad=grad_rows, upstream=upstream)
     return loss, grad
 
 
 def _loss_vmap(replicas: int, axes: Any, inputs: LossInputs) -> Any:
-    targets = stack_replicas(inputs.targets, axes.targets, replicas)
-    stacked = inputs._replace(
-        logits=stack_replicas(inputs.logits, axes.logits, replicas),
-        targets=targets,
-        upstream=_stack_upstream(inputs.upstream, axes.upstream, replicas, targets.shape),
-    )
-    outputs = torch.ops.andrea.cross_entropy(*stacked)
-    return outputs, (0, replica_axis(inputs.with_grad))
+    stacked = library.stack_fields(inputs, axes, replicas, "logits", "targets")
+    rows = stacked.targets.shape
+    upstream = _stack_upstream(inputs.upstream, axes.upstream, replicas, rows)
+    outputs = torch.ops.andrea.cross_entropy(*stacked._replace(upstream=upstream))
+    return outputs, (0, library.replica_axis(inputs.with_grad))
 
 
 def _stack_upstream(
@@ -183,7 +169,7 @@ def _stack_upstream(
     """Return the weights of all rows [R, ...]; one number for all replicas stays one."""
     if upstream is None or (axis is None and upstream.numel() == 1):
         return upstream
-    stacked = stack_replicas(upstream, axis, replicas)
+    stacked = library.stack_replicas(upstream, axis, replicas)
     if stacked.numel() == replicas:  # one number for each replica
         stacked = stacked.reshape(replicas, *[1] * (len(rows) - 1))
     return stacked.expand(rows)
@@ -203,7 +189,7 @@ def _run_scale(inputs: ScaleInputs) -> Tensor:
         run_kernel(
             grad.device,
             plan_cross_entropy_scale(type_suffix(grad.dtype), rows, columns),
-            **row_argument("src", grad),
+            **library.row_argument("src", grad),
             dst=out,
             dst_stride=columns,
             **_row_weights("dloss", inputs.dloss),
@@ -215,8 +201,8 @@ def _run_scale(inputs: ScaleInputs) -> Tensor:
 
 
 def _scale_vmap(replicas: int, axes: Any, inputs: ScaleInputs) -> Any:
-    grad = stack_replicas(inputs.grad, axes.grad, replicas)
-    dloss = stack_replicas(inputs.dloss, axes.dloss, replicas)
+    grad = library.stack_replicas(inputs.grad, axes.grad, replicas)
+    dloss = library.stack_replicas(inputs.dloss, axes.dloss, replicas)
     upstream = _stack_upstream(inputs.upstream, axes.upstream, replicas, dloss.shape)
     return torch.ops.andrea.cross_entropy_backward(grad, dloss, upstream), 0
 
@@ -240,8 +226,8 @@ def _empty_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
     """Return loss [...] and the logits' gradient [..., V], empty where none is asked for."""
     x, rows = inputs.x, inputs.targets.shape
     grad_shape = (*rows, inputs.weight.shape[-2])
-    loss = new_result(x, rows, compute_type(x.dtype))
-    return loss, new_result(x, grad_shape, needed=inputs.with_grad)
+    loss = library.new_result(x, rows, library.compute_type(x.dtype))
+    return loss, library.new_result(x, grad_shape, needed=inputs.with_grad)
 
 
 def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
@@ -252,7 +238,7 @@ def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
         return _empty_head_loss(inputs)
     with torch.autocast(x.device.type, enabled=False):  # the caller has chosen the types
         logits = _head_logits(x, inputs.weight, inputs.bias)
-    loss = x.new_empty(targets.shape, dtype=compute_type(x.dtype))
+    loss = x.new_empty(targets.shape, dtype=library.compute_type(x.dtype))
     rows = logits.view(-1, logits.shape[-1])
     if not inputs.with_grad:
         fill_losses(rows, targets, inputs.rule, loss=loss, grad=None)
@@ -263,18 +249,15 @@ def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
 
 
 def _head_vmap(replicas: int, axes: Any, inputs: HeadInputs) -> Any:
-    stacked = inputs._replace(
-        x=stack_replicas(inputs.x, axes.x, replicas),
-        targets=stack_replicas(inputs.targets, axes.targets, replicas),
-    )
+    stacked = library.stack_fields(inputs, axes, replicas, "x", "targets")
     shared = axes.weight is None and axes.bias is None and inputs.weight.dim() == 2
     if not shared:
         weights, weight_axes = (inputs.weight, inputs.bias), (axes.weight, axes.bias)
-        weight, bias = stack_weights(weights, weight_axes, replicas)
+        weight, bias = library.stack_weights(weights, weight_axes, replicas)
         assert weight is not None
         stacked = stacked._replace(weight=weight, bias=bias)
     outputs = torch.ops.andrea.head_loss(*stacked)
-    return outputs, (0, replica_axis(inputs.with_grad))
+    return outputs, (0, library.replica_axis(inputs.with_grad))
 
 
 # ---- Gradients -----------------------------------------------------------------------------------
@@ -315,7 +298,7 @@ def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]
     shares_N1 = weights_N1 / largest
     grad_NV = grad.reshape(*replicas, -1, V)
     x_NC = x.reshape(*replicas, -1, x.shape[-1])
-    needed = needed_gradients(ctx, HeadInputs)
+    needed = library.needed_gradients(ctx, HeadInputs)
     dx = dweight = dbias = None
     if needed.x:
         dx = ((grad_NV @ weight) * weights_N1).to(x.dtype).view(x.shape)
@@ -329,14 +312,14 @@ def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]
 
 # ---- Registration --------------------------------------------------------------------------------
 
-define_op(
+library.define_op(
     "cross_entropy_backward(Tensor grad, Tensor dloss, Tensor? upstream) -> Tensor",
     ScaleInputs,
     kernel=_run_scale,
     shapes=_empty_scaled,
     vmap=_scale_vmap,
 )
-define_op(
+library.define_op(
     "cross_entropy(Tensor logits, Tensor targets, Tensor? upstream, int ignored, float softcap, "
     "float z_loss, bool with_grad) -> (Tensor, Tensor)",
     LossInputs,
@@ -346,7 +329,7 @@ define_op(
     save=_save_loss,
     backward=_loss_gradient,
 )
-define_op(
+library.define_op(
     "head_loss(Tensor x, Tensor weight, Tensor? bias, Tensor targets, int ignored, float softcap, "
     "float z_loss, bool with_grad) -> (Tensor, Tensor)",
     HeadInputs,

@@ -190,6 +190,20 @@ def stack_replicas(x: Tensor, axis: int | None, replicas: int) -> Tensor:
     return x.movedim(axis, 0)
 
 
+def stack_fields(inputs: Inputs, axes: Any, replicas: int, *names: str) -> Inputs:
+    """Return an op's inputs with the replica axis first in the tensors of these names; an absent
+    one stays so.
+    """
+    fields: Any = inputs
+    stacked = {}
+    for name in names:
+        tensor = getattr(fields, name)
+        if tensor is not None:
+            stacked[name] = stack_replicas(tensor, getattr(axes, name), replicas)
+    replaced: Inputs = fields._replace(**stacked)
+    return replaced
+
+
 def stack_weights(
     weights: Sequence[Tensor | None], axes: Sequence[int | None], replicas: int
 ) -> list[Tensor | None]:

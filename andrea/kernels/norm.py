@@ -13,26 +13,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from andrea.kernels import library
 from andrea.kernels.backend import device_limits, run_kernel
 from andrea.kernels.launch_plans import NormShape, plan_norm_backward, plan_norm_forward
-from andrea.kernels.library import (
-    compute_type,
-    contiguous,
-    count_replicas,
-    define_op,
-    needed_gradients,
-    new_result,
-    null_if_empty,
-    reduce_parts,
-    replica_axis,
-    replica_stride,
-    row_argument,
-    rows_per_replica,
-    stack_replicas,
-    stack_unshared_weights,
-    stack_weights,
-    to_compute_type,
-)
 from andrea.kernels.source import NORM_TYPES, type_suffix
 
 NormKind = Literal["ln", "rms"]
@@ -121,23 +104,23 @@ def _norm_shape(
     for weight in weights:
         if weight is None:
             continue
-        if weight.dtype != compute_type(x.dtype) or weight.shape[-1] != columns:
+        if weight.dtype != library.compute_type(x.dtype) or weight.shape[-1] != columns:
             raise ValueError(
                 f"weight {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
             )
-    replicas = count_replicas(weights)
-    rows = rows_per_replica(math.prod(x.shape[:-1]), replicas)
+    replicas = library.count_replicas(weights)
+    rows = library.rows_per_replica(math.prod(x.shape[:-1]), replicas)
     return NormShape(kind, *types, rows, replicas, columns)
 
 
 def _empty_outputs(inputs: NormInputs | AddNormInputs) -> NormOutputs:
     x = inputs.x
-    real = compute_type(x.dtype)
+    real = library.compute_type(x.dtype)
     return NormOutputs(
-        sum=new_result(x, x.shape, needed=inputs.delta is not None),
-        y=new_result(x, x.shape, inputs.dtype),
-        mean=new_result(x, x.shape[:-1], real, needed=inputs.kind == "ln"),
-        rstd=new_result(x, x.shape[:-1], real),
+        sum=library.new_result(x, x.shape, needed=inputs.delta is not None),
+        y=library.new_result(x, x.shape, inputs.dtype),
+        mean=library.new_result(x, x.shape[:-1], real, needed=inputs.kind == "ln"),
+        rstd=library.new_result(x, x.shape[:-1], real),
     )
 
 
@@ -156,15 +139,15 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
     run_kernel(
         x.device,
         plan_norm_forward(shape, device_limits(x.device)),
-        **row_argument("x", x),
-        **row_argument("delta", inputs.delta),
-        weight=contiguous(inputs.weight),
-        weight_replica_stride=replica_stride(shape),
-        bias=contiguous(inputs.bias),
-        bias_replica_stride=replica_stride(shape),
-        sum=null_if_empty(outputs.sum),
+        **library.row_argument("x", x),
+        **library.row_argument("delta", inputs.delta),
+        weight=library.contiguous(inputs.weight),
+        weight_replica_stride=library.replica_stride(shape),
+        bias=library.contiguous(inputs.bias),
+        bias_replica_stride=library.replica_stride(shape),
+        sum=library.null_if_empty(outputs.sum),
         y=outputs.y,
-        mean=null_if_empty(outputs.mean),
+        mean=library.null_if_empty(outputs.mean),
         rstd=outputs.rstd,
         rows=shape.rows,
         columns=shape.columns,
@@ -184,21 +167,21 @@ def _add_norm(inputs: AddNormInputs) -> NormOutputs:
 
 
 def _norm_vmap(replicas: int, axes: Any, inputs: NormInputs) -> Any:
-    weights = inputs.weight, inputs.bias
-    weight, bias = stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
-    x = stack_replicas(inputs.x, axes.x, replicas)
-    outputs = torch.ops.andrea.norm(*inputs._replace(x=x, weight=weight, bias=bias))
-    return outputs, (0, replica_axis(inputs.kind == "ln"), 0)
+    stacked = _stack_weights(library.stack_fields(inputs, axes, replicas, "x"), axes, replicas)
+    outputs = torch.ops.andrea.norm(*stacked)
+    return outputs, (0, library.replica_axis(inputs.kind == "ln"), 0)
 
 
 def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
+    rows = library.stack_fields(inputs, axes, replicas, "x", "delta")
+    outputs = torch.ops.andrea.add_norm(*_stack_weights(rows, axes, replicas))
+    return outputs, (0, 0, library.replica_axis(inputs.kind == "ln"), 0)
+
+
+def _stack_weights(inputs: Any, axes: Any, replicas: int) -> Any:
     weights = inputs.weight, inputs.bias
-    weight, bias = stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
-    x = stack_replicas(inputs.x, axes.x, replicas)
-    delta = stack_replicas(inputs.delta, axes.delta, replicas)
-    stacked = inputs._replace(x=x, delta=delta, weight=weight, bias=bias)
-    outputs = torch.ops.andrea.add_norm(*stacked)
-    return outputs, (0, 0, replica_axis(inputs.kind == "ln"), 0)
+    weight, bias = library.stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
+    return inputs._replace(weight=weight, bias=bias)
 
 
 # ---- Backward ------------------------------------------------------------------------------------
@@ -206,13 +189,13 @@ def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
 
 def _empty_gradients(inputs: NormBackwardInputs) -> NormGradients:
     total, dtype, learned = inputs.sum, inputs.dy.dtype, inputs.learned
-    real = compute_type(total.dtype)
+    real = library.compute_type(total.dtype)
     weight_shape = () if inputs.weight is None else inputs.weight.shape
     return NormGradients(
-        dx=new_result(total, total.shape),
-        ddelta=new_result(total, total.shape, dtype, needed=dtype != total.dtype),
-        dweight=new_result(total, weight_shape, real, needed=learned > 0),
-        dbias=new_result(total, weight_shape, real, needed=learned == 2),
+        dx=library.new_result(total, total.shape),
+        ddelta=library.new_result(total, total.shape, dtype, needed=dtype != total.dtype),
+        dweight=library.new_result(total, weight_shape, real, needed=learned > 0),
+        dbias=library.new_result(total, weight_shape, real, needed=learned == 2),
     )
 
 
@@ -231,19 +214,19 @@ def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
     if learned:
         parts = plan.arguments["parts"]
         size = (learned, shape.replicas, parts, shape.columns)
-        partial = total.new_empty(size, dtype=compute_type(total.dtype))
+        partial = total.new_empty(size, dtype=library.compute_type(total.dtype))
     run_kernel(
         total.device,
         plan,
-        **row_argument("dy", inputs.dy),
-        **row_argument("dsum", inputs.dsum),
-        **row_argument("sum", total),
-        mean=null_if_empty(inputs.mean.contiguous()),
+        **library.row_argument("dy", inputs.dy),
+        **library.row_argument("dsum", inputs.dsum),
+        **library.row_argument("sum", total),
+        mean=library.null_if_empty(inputs.mean.contiguous()),
         rstd=inputs.rstd.contiguous(),
-        weight=contiguous(weight),
-        weight_replica_stride=replica_stride(shape),
+        weight=library.contiguous(weight),
+        weight_replica_stride=library.replica_stride(shape),
         dx=gradients.dx,
-        ddelta=null_if_empty(gradients.ddelta),
+        ddelta=library.null_if_empty(gradients.ddelta),
         partial=partial,
         rows_per_replica=shape.rows_per_replica,
         replicas=shape.replicas,
@@ -253,7 +236,7 @@ def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
     if partial is None:
         return gradients
     sums = partial.new_empty(learned, *gradients.dweight.shape)
-    reduce_parts(partial, sums)
+    library.reduce_parts(partial, sums)
     gradients = gradients._replace(dweight=sums[0])
     if learned == 2:
         # An op may not return two views of one storage.
@@ -262,23 +245,16 @@ def _run_backward(inputs: NormBackwardInputs) -> NormGradients:
 
 
 def _backward_vmap(replicas: int, axes: Any, inputs: NormBackwardInputs) -> Any:
-    stacked = inputs._replace(
-        dy=stack_replicas(inputs.dy, axes.dy, replicas),
-        sum=stack_replicas(inputs.sum, axes.sum, replicas),
-        rstd=stack_replicas(inputs.rstd, axes.rstd, replicas),
-        # Each replica gets a gradient of its own, also of a weight that all share.
-        weight=stack_weights((inputs.weight,), (axes.weight,), replicas)[0],
-    )
-    if inputs.dsum is not None:
-        stacked = stacked._replace(dsum=stack_replicas(inputs.dsum, axes.dsum, replicas))
-    if inputs.kind == "ln":
-        stacked = stacked._replace(mean=stack_replicas(inputs.mean, axes.mean, replicas))
-    gradients = torch.ops.andrea.norm_backward(*stacked)
+    mean = ["mean"] if inputs.kind == "ln" else []
+    stacked = library.stack_fields(inputs, axes, replicas, "dy", "dsum", "sum", "rstd", *mean)
+    # Each replica gets a gradient of its own, also of a weight that all share.
+    [weight] = library.stack_weights((inputs.weight,), (axes.weight,), replicas)
+    gradients = torch.ops.andrea.norm_backward(*stacked._replace(weight=weight))
     return gradients, (
         0,
-        replica_axis(inputs.dy.dtype != inputs.sum.dtype),
-        replica_axis(inputs.learned > 0),
-        replica_axis(inputs.learned == 2),
+        library.replica_axis(inputs.dy.dtype != inputs.sum.dtype),
+        library.replica_axis(inputs.learned > 0),
+        library.replica_axis(inputs.learned == 2),
     )
 
 
@@ -293,7 +269,7 @@ def _save(ctx: Any, inputs: NormInputs | AddNormInputs, outputs: tuple[Tensor, .
     ctx.mark_non_differentiable(mean, rstd)
     ctx.save_for_backward(total, mean, rstd, inputs.weight)
     ctx.kind, ctx.branch_dtype = inputs.kind, inputs.dtype
-    needed = needed_gradients(ctx, type(inputs))
+    needed = library.needed_gradients(ctx, type(inputs))
     # With a bias the kernel sums for both; it cannot sum for the bias alone.
     if inputs.bias is not None and needed.bias:
         ctx.learned = 2
@@ -328,7 +304,7 @@ def _add_norm_gradient(
 
 # ---- Registration --------------------------------------------------------------------------------
 
-define_op(
+library.define_op(
     "norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight, "
     "str kind, int learned) -> (Tensor, Tensor, Tensor, Tensor)",
     NormBackwardInputs,
@@ -336,7 +312,7 @@ define_op(
     shapes=_empty_gradients,
     vmap=_backward_vmap,
 )
-define_op(
+library.define_op(
     "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
     "(Tensor, Tensor, Tensor)",
     NormInputs,
@@ -346,7 +322,7 @@ define_op(
     save=_save,
     backward=_norm_gradient,
 )
-define_op(
+library.define_op(
     "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     AddNormInputs,
@@ -377,7 +353,7 @@ def norm(
         eps: added to the variance, or to the mean square, under the root.
         dtype: of the result; by default that of x.
     """
-    weight, bias = to_compute_type(x, weight), to_compute_type(x, bias)
+    weight, bias = library.to_compute_type(x, weight), library.to_compute_type(x, bias)
     y: Tensor = torch.ops.andrea.norm(x, weight, bias, kind, eps, dtype or x.dtype)[0]
     return y
 
@@ -391,6 +367,6 @@ def add_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor]:
     """Return `x + delta` in the type of x, and its norm in the type of delta, both [..., C]."""
-    weight, bias = to_compute_type(x, weight), to_compute_type(x, bias)
+    weight, bias = library.to_compute_type(x, weight), library.to_compute_type(x, bias)
     outputs = NormOutputs(*torch.ops.andrea.add_norm(x, delta, weight, bias, kind, eps))
     return outputs.sum, outputs.y

@@ -42,13 +42,23 @@ def save_model(model: GPT, path: Path, files: Mapping[str, Any] | None = None) -
     Raises:
         UserError: something is there already, or the folder above is missing.
     """
+    description = {"format": FORMAT, "model": model.config.model_dump(mode="json")}
+    write_folder(path, description, weights_of(model), files or {})
+
+
+def write_folder(
+    path: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], files: Mapping[str, Any]
+) -> None:
+    """Write config.json, the weights and further JSON files by name as a folder, which appears
+    whole or not at all.
+
+    Raises:
+        UserError: something is there already, or the folder above is missing.
+    """
     with new_folder(path) as folder:
-        write_json(
-            folder / CONFIG, {"format": FORMAT, "model": model.config.model_dump(mode="json")}
-        )
-        write_tensors(folder / WEIGHTS, weights_of(model))
-        for name, content in (files or {}).items():
-            write_json(folder / name, content)
+        for name, content in {CONFIG: config, **files}.items():
+            _write_json(folder / name, content)
+        _write_tensors(folder / WEIGHTS, weights)
 
 
 def load_model(path: Path) -> GPT:
@@ -94,26 +104,12 @@ def model_with_weights(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: s
         UserError: tensors are missing, left over or of another shape; `where` stands before the
             message.
     """
-    # Before a model is built: a damaged configuration may ask for any number of blocks.
-    if cfg.n_layer > len(tensors):
-        raise UserError(
-            f"{where}: {len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks"
-        )
-    require_room(cfg, f"{where}: ")
-    expected = meta_weights(cfg)
     weights = {name: tensor for name, tensor in tensors.items() if not _is_tied_head(cfg, name)}
-    missing = [name for name in expected if name not in weights]
-    if missing:
-        raise UserError(f"{where}: missing tensors: {list_names(missing)}")
-    extra = [name for name in weights if name not in expected]
-    if extra:
-        raise UserError(f"{where}: tensors that have no place in such a model: {list_names(extra)}")
-    for name, tensor in weights.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{where}: {name} is {format_shape(tensor)}, the configuration makes it "
-                f"{format_shape(expected[name])}"
-            )
+    try:
+        expected = expected_weights(cfg, len(tensors))
+        require_same_tensors(weights, expected, "have no place in such a model")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     with torch.random.fork_rng(devices=[]):
         model = GPT(cfg)
     if cfg.tied:
@@ -122,13 +118,43 @@ def model_with_weights(cfg: ModelConfig, tensors: Mapping[str, Tensor], where: s
     return model.eval()
 
 
-def meta_weights(cfg: ModelConfig) -> dict[str, Tensor]:
-    """Return the weights by name on the meta device: shapes without numbers."""
+def expected_weights(cfg: ModelConfig, n_tensors: int) -> dict[str, Tensor]:
+    """Return the weights by name on the meta device: shapes without numbers.
+
+    Raises:
+        UserError: so few tensors cannot be the weights, or the model is larger than the memory.
+    """
+    # Before a model is built: a damaged configuration may ask for any number of blocks.
+    if cfg.n_layer > n_tensors:
+        raise UserError(f"{n_tensors} tensors cannot be the weights of {cfg.n_layer:,} blocks")
+    require_room(cfg)
     with torch.device("meta"):
         return weights_of(GPT(cfg))
 
 
-def format_shape(tensor: Tensor) -> str:
+def require_same_tensors(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], misplaced: str
+) -> None:
+    """Check names and shapes; `misplaced` is said of tensors that are left over.
+
+    Raises:
+        UserError: tensors are missing, left over or of another shape.
+    """
+    missing = [name for name in expected if name not in weights]
+    if missing:
+        raise UserError(f"missing tensors: {list_names(missing)}")
+    extra = [name for name in weights if name not in expected]
+    if extra:
+        raise UserError(f"tensors that {misplaced}: {list_names(extra)}")
+    for name, tensor in weights.items():
+        if tensor.shape != expected[name].shape:
+            raise UserError(
+                f"{name} is {_format_shape(tensor)}, the configuration makes it "
+                f"{_format_shape(expected[name])}"
+            )
+
+
+def _format_shape(tensor: Tensor) -> str:
     """Return the shape of a tensor as text: `3 × 4`."""
     return " × ".join(map(str, tensor.shape)) or "a number"
 
@@ -181,7 +207,7 @@ def _umask() -> int:
     return mask
 
 
-def write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: Any) -> None:
     """Write indented JSON to the disk."""
     with path.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=2, ensure_ascii=False, allow_nan=False)
@@ -190,7 +216,7 @@ def write_json(path: Path, value: Any) -> None:
         os.fsync(file.fileno())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write safetensors to the disk.
 
     Raises:

@@ -7,7 +7,8 @@ the head on.
 Shapes: B sequences, T positions, C = d_model, V = vocab_size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -122,6 +123,17 @@ def _tie_head(model: nn.Module, _incompatible_keys: Any = None) -> None:
     """Make the head's matrix the token embedding itself (Press & Wolf 2017)."""
     if isinstance(model, GPT) and model.config.tied:
         model.head.weight = model.token_embedding.weight
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off; the model's mode is restored afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def build_model(cfg: ModelConfig, seed: int = 0) -> GPT:

@@ -16,11 +16,8 @@ BLOCK_OVERHEAD = 64 * 1024
 """Bytes that the objects of a block take, whatever its size."""
 
 
-def require_room(cfg: ModelConfig, where: str = "") -> None:
+def require_room(cfg: ModelConfig) -> None:
     """Refuse a model that cannot be held: its weights, its buffers, and the objects of its blocks.
-
-    Args:
-        where: stands before the message.
 
     Raises:
         UserError: it needs more than the machine has.
@@ -31,7 +28,7 @@ def require_room(cfg: ModelConfig, where: str = "") -> None:
         needed += _buffer_bytes(cfg)
     if needed > available:
         raise UserError(
-            f"{where}such a model needs about {format_bytes(needed)}, this machine has "
+            f"such a model needs about {format_bytes(needed)}, this machine has "
             f"{format_bytes(available)}: make it smaller (vocab_size, context, d_model, n_layer)"
         )
 

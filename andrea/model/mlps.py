@@ -2,7 +2,6 @@
 import.
 """
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from andrea.model.settings import ModelSettings
@@ -19,15 +18,20 @@ class Mlp(Variant):
 
     gated = False
     """A third matrix `gate` carries the nonlinearity."""
+    nonlinearity = ""
+    """Class of `torch.nn` that is f, where it is one without settings."""
     saved_tensors = 2
     """Tensors of the hidden width that the backward pass needs (input and output of f; a gate
     doubles them).
     """
 
     @classmethod
-    @abstractmethod
     def activation(cls) -> "nn.Module":
         """Return the elementwise function f as a module."""
+        from torch import nn
+
+        module: nn.Module = getattr(nn, cls.nonlinearity)()
+        return module
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
@@ -63,23 +67,14 @@ class GeluTanh(Mlp):
 class Gelu(Mlp):
     """x·Φ(x) (Hendrycks & Gimpel 2016), by the error function."""
 
-    @classmethod
-    def activation(cls) -> "nn.Module":
-        from torch import nn
-
-        return nn.GELU()
+    nonlinearity = "GELU"
 
 
 class Relu(Mlp):
     """max(0, x); its output tells the backward pass all, so one tensor is kept."""
 
     saved_tensors = 1
-
-    @classmethod
-    def activation(cls) -> "nn.Module":
-        from torch import nn
-
-        return nn.ReLU()
+    nonlinearity = "ReLU"
 
 
 class Relu2(Mlp):
@@ -95,11 +90,7 @@ class Relu2(Mlp):
 class Silu(Mlp):
     """x·σ(x), also called Swish (Ramachandran et al. 2017)."""
 
-    @classmethod
-    def activation(cls) -> "nn.Module":
-        from torch import nn
-
-        return nn.SiLU()
+    nonlinearity = "SiLU"
 
 
 class Gated(Mlp):
@@ -115,13 +106,13 @@ class SwiGLU(Gated):
     4.
     """
 
-    activation = Silu.activation
+    nonlinearity = "SiLU"
 
 
 class GEGLU(Gated):
     """gelu(gate(x)) * up(x) (Shazeer 2020)."""
 
-    activation = Gelu.activation
+    nonlinearity = "GELU"
 
 
 class GEGLUTanh(Gated):
@@ -134,28 +125,18 @@ class ReGLU(Gated):
     """relu(gate(x)) * up(x) (Shazeer 2020)."""
 
     saved_tensors = 3
-    activation = Relu.activation
+    nonlinearity = "ReLU"
 
 
 class Bilinear(Gated):
     """gate(x) * up(x), no nonlinearity besides the product (Shazeer 2020)."""
 
     saved_tensors = 3
-
-    @classmethod
-    def activation(cls) -> "nn.Module":
-        from torch import nn
-
-        return nn.Identity()
+    nonlinearity = "Identity"
 
 
 class GLU(Gated):
     """σ(gate(x)) * up(x) (Dauphin et al. 2017)."""
 
     saved_tensors = 3
-
-    @classmethod
-    def activation(cls) -> "nn.Module":
-        from torch import nn
-
-        return nn.Sigmoid()
+    nonlinearity = "Sigmoid"

@@ -7,15 +7,16 @@ trace(model, tokens, position=5).steps[0].added
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from andrea.model.gpt import GPT
+from andrea.model.gpt import GPT, evaluation_mode
 from andrea.model.layers.blocks import ParallelBlock
 from andrea.model.layers.residuals import Join
 
@@ -126,7 +127,7 @@ def trace(model: GPT, tokens: Tensor, position: int, top: int = 3) -> Trace:
         top: guesses per depth.
     """
     target = int(tokens[position + 1]) if position + 1 < len(tokens) else None
-    with _in_evaluation(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         start, x_BTC = _embed(model, tokens, position)
         streams = [x_BTC]
         moments: list[tuple[int, _Moment]] = []
@@ -209,28 +210,22 @@ def _recording(block: Any) -> Iterator[dict[str, Tensor]]:
     """While inside, record the inputs of the sublayers and what the joins add to the stream."""
     recorded: dict[str, Tensor] = {}
 
-    def record_input(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            recorded[name] = inputs[0]
+    def record_input(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        recorded[name] = inputs[0]
 
-        return hook
-
-    def record_branch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            stream, branch = inputs
-            # A join of a user's own says nothing of the branch alone.
-            scaled = module.scale(branch) if isinstance(module, Join) else output - stream
-            recorded[name] = scaled
-
-        return hook
+    def record_branch(
+        name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+    ) -> None:
+        stream, branch = inputs
+        # A join of a user's own says nothing of the branch alone.
+        recorded[name] = module.scale(branch) if isinstance(module, Join) else output - stream
 
     handles = []
-    for name in ("attn", "mlp"):
-        if hasattr(block, name):
-            handles.append(getattr(block, name).register_forward_pre_hook(record_input(name)))
-    for name in ("join1", "join2"):
-        if hasattr(block, name):
-            handles.append(getattr(block, name).register_forward_hook(record_branch(name)))
+    for name, part in block.named_children():
+        if name in ("attn", "mlp"):
+            handles.append(part.register_forward_pre_hook(partial(record_input, name)))
+        elif name in ("join1", "join2"):
+            handles.append(part.register_forward_hook(partial(record_branch, name)))
     try:
         yield recorded
     finally:
@@ -272,17 +267,6 @@ def _read_lens(model: GPT, block: int, x_BTC: Tensor, target: int | None, top: i
         rank = 1 + int((logits > logits[target]).sum())
         probability = float(probabilities[target])
     return Depth(block, tuple(Guess(*guess) for guess in guesses), rank, probability)
-
-
-@contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    """While inside, dropout is off."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def _norm(x: Tensor) -> float:

@@ -1,13 +1,15 @@
 """Records of one run: its line in runs.jsonl, and the files of its folder."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from andrea.records.base import Record, Settings, Several
 from andrea.verdict.replicates import is_good_run
 
-Phase = Literal["tune", "trial", "replicate", "control", "budget", "confirm"]
-"""What a run is trained for. The first three are the study's own; the others stand beside it."""
+Phase = Literal["tune", "trial", "replicate", "control", "budget", "confirm", "train"]
+"""Purpose of a run. The first three are the study's own, the next three stand beside it; `train` is
+a run of `andrea train`, which belongs to no study.
+"""
 OWN_PHASES: tuple[Phase, ...] = ("tune", "trial", "replicate")
 
 UNTRAINED_SCORE = 100.0
@@ -165,7 +167,13 @@ class MetricRecord(Record):
     """On all evaluated tokens; at both ends of the training."""
     full_bpb: float | None = None
     lr: float | None = None
-    grad_norm: Any = None
+    grad_norm: float | list[float | None] | None = None
     """Before clipping; a list by layer in a `layers` record."""
     tokens_per_s: float | None = None
     seconds: float | None = None
+    embedding_grad_norm: float | None = None
+    attn_rms: list[float | None] | None = None
+    """By layer, as the next two; `training.diagnostics.LayerStatistics` says what they are."""
+    mlp_rms: list[float | None] | None = None
+    residual_rms: list[float | None] | None = None
+    """One more than there are layers."""

@@ -1,10 +1,17 @@
 """Records of a study's folder: what it asks, what that became, what was chosen and measured."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from andrea.records.base import ByName, Record, Settings, Several
 from andrea.verdict.protocol import Protocol
 from andrea.verdict.rates import Point, Side
+
+Words = Annotated[
+    list[str], BeforeValidator(lambda words: [words] if isinstance(words, str) else words)
+]
+"""A list, which a file may write as one word."""
 
 
 class StudyInfo(Record):
@@ -55,7 +62,8 @@ class AskedStudy(Record):
     data: Settings = {}
     train: Settings = {}
     claim: str = ""
-    claimed: Settings = {}
+    claimed: ByName[Words] = {}
+    """By arm, or interaction, the verdicts that support the claim."""
     why: str = ""
     hypothesis: str | None = ""
     factors: ByName[dict[str, AskedLevel]] | None = None
@@ -67,7 +75,15 @@ class AskedStudy(Record):
     protocol: Protocol | None = None
     """The rules by which an ablation is tuned and judged."""
     space: Settings = {}
-    """What a sweep searches."""
+    """Ranges and choices of a sweep, by dotted setting."""
+    sampler: str = ""
+    """Of a sweep."""
+    sampling: Settings | None = None
+    """Class, version and arguments of a sweep's sampler."""
+    generation: int | None = None
+    """Trials of a sweep that are proposed together."""
+    seed: int | None = None
+    """Of a sweep's sampler."""
     trials: int = 0
     """Of a sweep."""
     seeds: int = 1

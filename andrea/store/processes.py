@@ -1,4 +1,4 @@
-"""Processes and processors, as Linux tells; elsewhere every function returns None or nothing."""
+"""Processes, as Linux tells; elsewhere every function returns None or nothing."""
 
 import contextlib
 import os
@@ -30,25 +30,6 @@ def children() -> list[int]:
         with contextlib.suppress(OSError):
             pids += map(int, path.read_text().split())
     return pids
-
-
-def processors() -> set[int]:
-    """Return the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-def idle_s() -> float | None:
-    """Return the seconds that these processors were idle since the machine started, together; None
-    where the system does not tell.
-    """
-    mine = {f"cpu{number}" for number in processors()}
-    try:
-        rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in mine) / _TICKS_PER_S
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _stat(pid: int | None) -> list[str]:

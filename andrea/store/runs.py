@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from andrea.errors import AndreaError, UserError, warn
 from andrea.records.base import Record
-from andrea.records.run import Environment, Failure, RunResult, RunSettings
+from andrea.records.run import Environment, Failure, MetricRecord, RunResult, RunSettings
 from andrea.store import leases
 from andrea.store.files import locked, read_lines, read_mapping, write_json
 from andrea.store.leases import Lease
@@ -124,6 +124,12 @@ class RunStore:
         """Return the records written so far, oldest first, without damaged and torn lines."""
         current = self.current(run_id)
         return read_lines(current / "metrics.jsonl") if current else []
+
+    def load_metrics(self, run_id: str) -> list[MetricRecord]:
+        """Return the records written so far, oldest first, without damaged and torn lines."""
+        where = f"metrics.jsonl of run {run_id[:12]}"
+        records = (MetricRecord.from_json(line, where) for line in self.metrics(run_id))
+        return [record for record in records if record is not None]
 
     def load_result(self, run_id: str) -> RunResult | None:
         """Return the result of a finished run, or None.

@@ -196,26 +196,6 @@ def confirmed(first: str, again: str) -> str:
     return "not confirmed" if {first, again} & {*_OPEN, "unstable"} else "disagrees"
 
 
-def note(row: dict[str, Any]) -> str:
-    """What a verdict's row adds in words: the reason, tags, how the rate was found."""
-    parts = [str(row["reason"])]
-    # An arm without a rate was never tested: what its tags would qualify is not there.
-    if row["lr"] is None and row["reason"]:
-        return (
-            f"{parts[0]}; {row['rate_note']}"
-            if row["cause"] == "failed or missing run"
-            else parts[0]
-        )
-    parts += map(str, row["tags"])
-    if row["hardly_tuned"] and "rate hardly tuned" not in row["tags"]:
-        parts.append("rate hardly tuned")
-    if row["edge"] and row["cause"] != "rate at edge":
-        parts.append(f"rate at the {row['edge']} edge of the grid")
-    elif row["rate_note"] and not row["edge"] and not row["hardly_tuned"]:
-        parts.append(str(row["rate_note"]))
-    return "; ".join(dict.fromkeys(part for part in parts if part))
-
-
 def one_reason(rows: Sequence[Mapping[Any, Any]]) -> str:
     """The reason why all of them are invalid, where it is the same one; else nothing."""
     reasons = {str(row["reason"]) for row in rows if row["verdict"] == "invalid"}

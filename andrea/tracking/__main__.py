@@ -2,87 +2,129 @@
 JSON.
 
 Lines on stdin: `train ID` (a run is being trained), `fail ID` (its attempt failed), `look` (one has
-    finished), `close`
-(write the rest and end). Lines on stdout are for the user. The end of stdin means that the
-controller was killed: this process then ends at once, and the next mirror clears away what it left.
+finished), `close` (write the rest and end). Lines on stdout are for the user. The end of stdin
+means that the controller was killed: this process then ends at once, and the next mirror clears
+away what it left.
 """
 
+import contextlib
 import json
-import math
 import os
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
 from andrea.errors import UserError
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking.priority import Allowance, stand_back, step_forward
-from andrea.tracking.published import alone, scratch
-from andrea.tracking.subject import Destination, SingleRun, Subject
+from andrea.tracking.destination import Destination
+from andrea.tracking.priority import lower_priority, restore_priority
+from andrea.tracking.published import hold_mirror, scratch_folder
+from andrea.tracking.subject import SingleRun, Subject
 
 if TYPE_CHECKING:
     from andrea.tracking.writer import Writer
 
 AFTER_S = 10.0
-"""How long a run is trained before W&B shows it: what ends sooner is written at its end."""
+"""Seconds of training before W&B shows a run: what ends sooner is written at its end."""
 EVERY_S = 10.0
-"""How long W&B waits for what such a run records, which wandb's service then sends within fifteen
-seconds.
+"""Seconds between two looks at the runs that are being trained; wandb's service sends what is new
+within fifteen more.
 """
 AGAIN_S = 60.0
-"""After how long the dashboard's address is worth saying again."""
+"""Seconds after which the dashboard's address is worth printing again."""
 LOOKING = 0.01
-"""Of the time, what looking at the runs that are being trained may take: their records are many in
-the end.
-"""
+"""Share of the time that these looks may take: the records of a run are many in the end."""
 
 
-class _Orders(threading.Thread):
-    """Listens to the controller while the main thread is inside wandb."""
+class _Mirroring:
+    """The work of the main thread: runs that have ended at once, what others record now and then,
+    the study last.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="orders")
-        self.wake = threading.Event()
-        self.ended = threading.Event()
-        """A run has finished, or failed."""
-        self.failed = threading.Event()
-        self.closing = threading.Event()
-        self.training: dict[str, float] = {}
-        """Ids of the runs that are being trained, and since when by the monotonic clock."""
+    def __init__(
+        self, orders: "Queue[str]", writer: "Writer", subject: Subject, store: RunStore
+    ) -> None:
+        self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
+        self._training: dict[str, float] = {}
+        """Start by id of the runs that are being trained, by the monotonic clock."""
+        self._next_look = 0.0
+        self._address_printed: float | None = None
+        """Time at which the dashboard's address was printed, by the monotonic clock."""
 
-    def run(self) -> None:
-        for line in sys.stdin:
-            order, _, run_id = line.strip().partition(" ")
-            if order == "train":
-                self.training.setdefault(run_id, time.monotonic())
-            if order == "fail":
-                self.training.pop(run_id, None)
-                self.failed.set()
-            if order == "close":
-                self.closing.set()
-                step_forward()
-            if order != "train":
-                self.ended.set()
-            self.wake.set()
-        os.kill(os.getpid(), signal.SIGKILL)  # wandb's service watches this process and follows
+    def write_until_closed(self) -> None:
+        """Return when everything is written."""
+        closing = False
+        while not closing:
+            # What an order announces is in the store by then.
+            orders = self._take_orders()
+            closing = "close" in orders
+            if orders & {"look", "fail", "close"}:
+                self._writer.write_pending(failed=bool(orders & {"fail", "close"}))
+            if not closing:
+                self._follow_training()
+        self._writer.write_study()
+        address = self._writer.write_dashboard()
+        printed = self._address_printed
+        if address and (printed is None or time.monotonic() - printed > AGAIN_S):
+            _print_line(f"W&B dashboard: {address}")
 
-    def trained_for(self, seconds: float, store: RunStore) -> set[str]:
-        """Ids of the runs that have been trained for so long and have no result yet."""
-        for run_id in list(self.training):
-            if store.result(run_id) is not None:
-                self.training.pop(run_id, None)
-        return {
-            run_id
-            for run_id, since in list(self.training.items())
-            if time.monotonic() - since >= seconds
-        }
+    def _take_orders(self) -> set[str]:
+        """Wait for an order, at most until the next look is due; return the first words of all that
+        have come.
+        """
+        orders = set()
+        with contextlib.suppress(Empty):
+            line = self._orders.get(timeout=EVERY_S)
+            while True:
+                order, _, run_id = line.partition(" ")
+                orders.add(order)
+                if order == "train":
+                    self._training.setdefault(run_id, time.monotonic())
+                elif order == "fail":
+                    self._training.pop(run_id, None)
+                line = self._orders.get_nowait()
+        return orders
+
+    def _follow_training(self) -> None:
+        for run_id in list(self._training):
+            if self._store.load_result(run_id) is not None:
+                del self._training[run_id]
+        now = time.monotonic()
+        shown = {run_id for run_id, since in self._training.items() if now - since >= AFTER_S}
+        if not shown or now < self._next_look:
+            return
+        used_before = time.process_time()
+        # A run may be trained before its line is in runs.jsonl: a later look finds it.
+        specs = [spec for spec in self._subject.load_runs() if spec.run_id in shown]
+        opened = self._writer.follow(specs)
+        # To open a run takes more than to look at it, and happens once.
+        look_s = 0.0 if opened else time.process_time() - used_before
+        if opened and self._address_printed is None:
+            address = self._writer.write_dashboard(last=False)
+            if address:
+                _print_line(f"W&B dashboard: {address}")
+                self._address_printed = time.monotonic()
+        self._next_look = time.monotonic() + max(EVERY_S, look_s / LOOKING)
 
 
-def _say(line: str) -> None:
+def _listen(orders: "Queue[str]", closing: threading.Event) -> None:
+    """Take the controller's orders while the main thread is inside wandb."""
+    for line in sys.stdin:
+        orders.put(line.strip())
+        if line.strip() == "close":
+            closing.set()
+            # Somebody waits for the rest now.
+            restore_priority()
+    # The end of stdin: the controller was killed. wandb's service watches this process and follows.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
@@ -93,91 +135,32 @@ def main(order: str) -> None:
         order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of
             `Destination` as `to`.
     """
-    stand_back()
-    orders = _Orders()
-    orders.start()
-    asked = json.loads(order)
-    store = RunStore(Path(asked["runs"]), create=False)
-    subject: Subject = (
-        SingleRun(store, asked["run"]) if asked["run"] else StudyFolder(Path(asked["study"]))
-    )
+    # Before the import of wandb, which takes a second of a processor.
+    lower_priority()
+    orders, closing = Queue[str](), threading.Event()
+    threading.Thread(target=_listen, args=(orders, closing), daemon=True).start()
+    fields = json.loads(order)
+    store = RunStore(Path(fields["runs"]), create=False)
+    subject: Subject = StudyFolder(Path(fields["study"]))
+    if fields["run"]:
+        subject = SingleRun(store, fields["run"])
     try:
-        with alone(subject, wait_s=10.0, after=orders.closing), scratch(subject):
+        with hold_mirror(subject, wait_s=10.0, after=closing), scratch_folder(subject):
             from andrea.tracking.service import warm_up
             from andrea.tracking.writer import Writer
 
-            writer = Writer(subject, store, Destination(**asked["to"]), _say)
+            writer = Writer(subject, store, Destination(**fields["to"]), _print_line)
             try:
-                # before the first run has ended: workers start slowly, and leave a core idle
+                # Before the first run has ended: workers start slowly, and leave a core idle.
                 warm_up()
-                _Mirroring(orders, writer, subject, store).until_closed()
+                _Mirroring(orders, writer, subject, store).write_until_closed()
             except BaseException:
-                # left to itself wandb would tell that the runs that are open have failed
+                # Left to itself wandb would tell that the runs that are open have failed.
                 writer.abandon()
                 raise
             writer.end()
     except UserError as error:
-        _say(f"W&B: {error}")
-
-
-class _Mirroring:
-    """What the main thread does: runs that have ended at once, what others record now and then, the
-    study last.
-    """
-
-    def __init__(
-        self, orders: _Orders, writer: "Writer", subject: Subject, store: RunStore
-    ) -> None:
-        self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
-        self._allowance = Allowance()
-        self._next_look = 0.0
-        self._said = -math.inf
-        """When the dashboard's address was said."""
-
-    def until_closed(self) -> None:
-        """Return when everything is written."""
-        orders = self._orders
-        while True:
-            orders.wake.wait(EVERY_S if orders.training else None)
-            orders.wake.clear()
-            closing = (
-                orders.closing.is_set()
-            )  # read before the pass: what it announces is in the store by then
-            if orders.ended.is_set():
-                orders.ended.clear()
-                failed = orders.failed.is_set()
-                orders.failed.clear()
-                self._writer.write_pending(failed=failed or closing, before_each=self._give_way)
-            if closing:
-                break
-            self._look()
-        self._writer.write_study()
-        address = self._writer.write_dashboard()
-        if address and time.monotonic() - self._said > AGAIN_S:
-            _say(f"W&B dashboard: {address}")
-
-    def _look(self) -> None:
-        long = self._orders.trained_for(AFTER_S, self._store)
-        if not long or time.monotonic() < self._next_look:
-            return
-        used = time.process_time()
-        opened = self._writer.follow(
-            [run for run in self._subject.runs() if run["run_id"] in long], self._give_way
-        )
-        took = (
-            0.0 if opened else time.process_time() - used
-        )  # to open a run is more than to look at it
-        if (
-            opened
-            and self._said == -math.inf
-            and (address := self._writer.write_dashboard(last=False))
-        ):
-            _say(f"W&B dashboard: {address}")
-            self._said = time.monotonic()
-        self._next_look = time.monotonic() + max(EVERY_S, took / LOOKING)
-
-    def _give_way(self) -> None:
-        self._allowance.wait(self._orders.closing.wait, self._orders.closing.is_set)
+        _print_line(f"W&B: {error}")
 
 
 if __name__ == "__main__":

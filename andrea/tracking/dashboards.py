@@ -1,152 +1,146 @@
 """The saved workspace of a study in W&B: built from the study's files without a network, saved
 where there is one.
 
-W&B has one filter per workspace, and this one's is the study: what belongs to replication alone is
-told by metrics of its own (`eval/loss` is measured on the verdict part, `eval/tune_loss` on the
+W&B has one filter per workspace, and this one's is the study. Replication alone is therefore told
+apart by metrics of its own (`eval/loss` is measured on the verdict part, `eval/tune_loss` on the
 tune part) and by `series`.
 """
 
 import contextlib
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import wandb
 import wandb_workspaces.reports.v2 as panels
 import wandb_workspaces.workspaces as workspaces
 from wandb_workspaces import expr
 
+from andrea.records.base import Settings
 from andrea.store.studies import StudyFolder
-from andrea.tracking.projection import LAYER_METRICS, short
-from andrea.tracking.subject import Destination
+from andrea.tracking.destination import Destination
+from andrea.tracking.projection import LAYER_METRICS, short_name
 
-wr: Any = panels  # they export by import alone, which a type checker does not count
+# They export by import alone, which a type checker does not count.
+wr: Any = panels
 ws: Any = workspaces
+Panel: TypeAlias = Any
+Section: TypeAlias = Any
+Workspace: TypeAlias = Any
+
 MOST_RUNS = 500
 """Runs that a panel draws: W&B's own default of 10 would leave out seeds."""
 COLUMNS = ("arm", "phase", "lr", "seed")
 RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "flops", "reason")
 
 
-def workspace(folder: StudyFolder, project: str, entity: str = "") -> Any:
-    """The dashboard of a study; the same study gives the same one."""
-    built = ws.Workspace(
+def build_workspace(folder: StudyFolder, project: str, entity: str = "") -> Workspace:
+    """Return the dashboard of a study; the same study gives the same one."""
+    study = folder.path.name
+    if folder.load_info().kind == "sweep":
+        sections = _sweep_sections(folder)
+    else:
+        sections = _ablation_sections(folder)
+    columns = [f"config:{key}" for key in COLUMNS] + [f"summary:{key}" for key in RESULTS]
+    workspace = ws.Workspace(
         entity=entity,
         project=project,
-        name=folder.path.name.replace("+", "-"),  # which wandb-workspaces takes for an emoji
-        sections=_sweep(folder) if folder.about.get("kind") == "sweep" else _ablation(folder),
+        # wandb-workspaces takes a plus sign for the beginning of an emoji's code.
+        name=study.replace("+", "-"),
+        sections=sections,
         settings=ws.WorkspaceSettings(x_axis="tokens", max_runs=MOST_RUNS, smoothing_type="none"),
         runset_settings=ws.RunsetSettings(
-            filters=expr.And(expr.Metric("Group") == folder.path.name),
+            filters=expr.And(expr.Metric("Group") == study),
             order=[expr.Ordering(expr.Metric("JobType")), expr.Ordering(expr.Metric("Name"))],
-            pinned_columns=[
-                *(f"config:{key}" for key in COLUMNS),
-                *(f"summary:{key}" for key in RESULTS),
-            ],
+            pinned_columns=columns,
         ),
     )
-    built._internal_name = view_name(folder)
-    built._internal_runset_id = _name(folder.path.name, "runs")
-    for section in built.sections:
-        section._id = _name(folder.path.name, section.name)
-        for at, panel in enumerate(section.panels):
-            panel._id = _name(folder.path.name, section.name, str(at))
-    return built
+    # Random by default, so that every saving would make another view.
+    workspace._internal_name = view_name(folder)
+    workspace._internal_runset_id = _stable_id(study, "runs")
+    for section in workspace.sections:
+        section._id = _stable_id(study, section.name)
+        for number, panel in enumerate(section.panels):
+            panel._id = _stable_id(study, section.name, str(number))
+    return workspace
 
 
-def as_json(folder: StudyFolder, to: Destination) -> dict[str, Any]:
-    """What `save` sends, without a network; the entity is empty unless somebody named one."""
-    spec: dict[str, Any] = workspace(folder, to.project, to.entity)._spec
+def workspace_json(folder: StudyFolder, to: Destination) -> Settings:
+    """Return what `save_workspace` sends, without a network; the entity is empty unless somebody
+    named one.
+    """
+    spec: Settings = build_workspace(folder, to.project, to.entity)._spec
     return spec
 
 
-def save(folder: StudyFolder, to: Destination) -> str:
+def save_workspace(folder: StudyFolder, to: Destination) -> str:
     """Save the workspace, or update the one that was saved before; returns its address.
 
     A view is found again by its name in the address, which follows from the study: saved from two
     machines it is one.
     """
     entity = to.entity or str(wandb.Api().default_entity)
-    built = workspace(folder, to.project, entity)
-    with contextlib.suppress(ValueError):  # there is none yet
-        built._internal_id = ws.Workspace.from_url(built.url)._internal_id
-    built.save()
-    return str(built.url)
+    workspace = build_workspace(folder, to.project, entity)
+    # ValueError: there is none yet.
+    with contextlib.suppress(ValueError):
+        workspace._internal_id = ws.Workspace.from_url(workspace.url)._internal_id
+    workspace.save()
+    return str(workspace.url)
 
 
 def view_name(folder: StudyFolder) -> str:
-    """The name of the view in W&B's tables; its middle stands in the address."""
-    return f"nw-{_name(folder.path.name)}-v"
+    """Return the name of the view in W&B's tables; its middle stands in the address."""
+    return f"nw-{_stable_id(folder.path.name)}-v"
 
 
-def _name(*parts: str) -> str:
-    """As W&B's own are: eleven letters and digits, but the same every time."""
+def _stable_id(*parts: str) -> str:
+    """Return eleven letters and digits as W&B's own ids have, but the same every time."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:11]
 
 
-def _ablation(folder: StudyFolder) -> list[Any]:
-    tables = ["effects"] if folder.protocol().get("factors") else []
-    verdicts = [_markdown(folder), _table("verdicts"), *map(_table, tables)]
+def _ablation_sections(folder: StudyFolder) -> list[Section]:
+    verdicts = [_question(folder), _table("verdicts")]
+    if folder.load_question().factors:
+        verdicts.append(_table("effects"))
+    by_arm = "Loss on the verdict part by arm, mean and standard deviation over seeds"
     losses = [
-        _curve(
-            "Loss on the verdict part by arm, mean and standard deviation over seeds", ["eval/loss"]
-        ),
-        _curve("Training loss by arm", ["train/loss"]),
-        _curve("Loss on the tune part by arm", ["eval/tune_loss"]),
-    ]
-    columns = [
-        wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in COLUMNS
+        _curve(by_arm, "eval/loss"),
+        _curve("Training loss by arm", "train/loss"),
+        _curve("Loss on the tune part by arm", "eval/tune_loss"),
     ]
     return [
         _section("Verdicts", verdicts),
         _section("Loss", losses),
-        _section("Learning rate", _rates("lr")),
-        _section("Search", _search(columns, "final_tune_loss")),
-        *_common(_table("layers")),
+        _section("Learning rate", [_loss_against("lr"), *_rate_panels()]),
+        _section("Search", _search_panels(COLUMNS, "final_tune_loss")),
+        *_common_sections([_table("layers")]),
     ]
 
 
-def _sweep(folder: StudyFolder) -> list[Any]:
-    names = [short(key) for key in folder.protocol().get("space") or {}]
-    columns = [
-        wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in names
-    ]
-    scatters = [panel for name in names for panel in _rates(name)[:1]]
+def _sweep_sections(folder: StudyFolder) -> list[Section]:
+    names = [short_name(key) for key in folder.load_question().space]
+    search = [_question(folder), *_search_panels(names, "final_loss"), _table("trials")]
     losses = [
-        _curve("Loss on the tune part, every trial", ["eval/tune_loss"], band=False),
-        _curve("Training loss, every trial", ["train/loss"], band=False),
+        _curve("Loss on the tune part, every trial", "eval/tune_loss", band=False),
+        _curve("Training loss, every trial", "train/loss", band=False),
     ]
     return [
-        _section("Search", [_markdown(folder), *_search(columns, "final_loss"), _table("trials")]),
+        _section("Search", search),
         _section("Loss", losses),
-        _section("Settings", [*scatters, _rates("lr")[1]]),
-        *_common(),
+        _section("Settings", [*map(_loss_against, names), _rate_panels()[0]]),
+        *_common_sections([]),
     ]
 
 
-def _common(*more: Any) -> list[Any]:
-    """What every study has.
-
-    Args:
-        more: further panels about layers.
-    """
-    layers = [
-        _curve(
-            "Gradient norm of the first and the last layer and of the embedding",
-            ["layers/grad_norm_first", "layers/grad_norm_last", "layers/embedding_grad_norm"],
-        ),
-        *(
-            wr.LinePlot(
-                title=f"{key.replace('_', ' ')} by layer, of one run",
-                x="tokens",
-                y=[f"layers/{key}"],
-            )
-            for key in LAYER_METRICS
-        ),
-        *more,
-    ]
+def _common_sections(layer_tables: Sequence[Panel]) -> list[Section]:
+    """Return the sections that every study has."""
+    ends = [f"layers/{key}" for key in ("grad_norm_first", "grad_norm_last", "embedding_grad_norm")]
+    layers = [_curve("Gradient norm of the first and the last layer and of the embedding", *ends)]
+    for key in LAYER_METRICS:
+        title = f"{key.replace('_', ' ')} by layer, of one run"
+        layers.append(wr.LinePlot(title=title, x="tokens", y=[f"layers/{key}"]))
     throughput = [
-        _curve("Tokens per second by arm", ["train/tokens_per_s"]),
+        _curve("Tokens per second by arm", "train/tokens_per_s"),
         wr.BarPlot(
             title="Tokens per second",
             metrics=["tokens_per_s"],
@@ -156,79 +150,75 @@ def _common(*more: Any) -> list[Any]:
     ]
     outcomes = [
         _table("outcomes"),
-        wr.ScatterPlot(
-            title="Where runs diverged",
-            x=wr.Config("lr"),
-            y=wr.SummaryMetric("diverged_at_tokens"),
-            log_x=True,
-        ),
-        wr.ScatterPlot(
-            title="Where runs stalled",
-            x=wr.Config("lr"),
-            y=wr.SummaryMetric("stalled_since_tokens"),
-            log_x=True,
-        ),
+        _scatter("Where runs diverged", "lr", "diverged_at_tokens"),
+        _scatter("Where runs stalled", "lr", "stalled_since_tokens"),
     ]
     return [
-        _section("Layers", layers),
+        _section("Layers", [*layers, *layer_tables]),
         _section("Throughput", throughput),
         _section("Outcomes", outcomes),
     ]
 
 
-def _section(name: str, panels: Sequence[Any]) -> Any:
+def _section(name: str, panels: Sequence[Panel]) -> Section:
     return ws.Section(name=name, panels=list(panels), is_open=True)
 
 
-def _markdown(folder: StudyFolder) -> Any:
-    """What was asked, and where the numbers come from."""
-    asked = [
-        str(folder.protocol()[key])
-        for key in ("question", "hypothesis")
-        if folder.protocol().get(key)
-    ]
-    origin = (
+def _question(folder: StudyFolder) -> Panel:
+    """Return the panel with the question, and with where the numbers come from."""
+    question = folder.load_question()
+    paragraphs = [
+        f"**{folder.load_info().name}**",
+        question.question,
+        question.hypothesis,
         f"Written by `andrea sync {folder.path.name}` from the run store; the next one replaces "
-        "this view."
-    )
-    return wr.MarkdownPanel(
-        markdown="\n\n".join([f"**{folder.about.get('name')}**", *asked, origin])
-    )
+        "this view.",
+    ]
+    return wr.MarkdownPanel(markdown="\n\n".join(filter(None, paragraphs)))
 
 
-def _table(key: str) -> Any:
-    """A table of the study's own run (job type `report`)."""
+def _table(key: str) -> Panel:
+    """Return a table of the study's own run (job type `report`)."""
     return wr.WeavePanelSummaryTable(table_name=key)
 
 
-def _curve(title: str, metrics: list[str], *, band: bool = True) -> Any:
-    by_arm = {
-        "groupby": wr.Config("series"),
-        "groupby_aggfunc": "mean",
-        "groupby_rangefunc": "stddev",
-    }
+def _curve(title: str, *metrics: str, band: bool = True) -> Panel:
+    """Return curves over tokens, of every run or (`band`) as means and deviations by series."""
+    grouping = {}
+    if band:
+        grouping = {
+            "groupby": wr.Config("series"),
+            "groupby_aggfunc": "mean",
+            "groupby_rangefunc": "stddev",
+        }
     return wr.LinePlot(
-        title=title, x="tokens", y=metrics, max_runs_to_show=MOST_RUNS, **(by_arm if band else {})
+        title=title, x="tokens", y=list(metrics), max_runs_to_show=MOST_RUNS, **grouping
     )
 
 
-def _rates(setting: str) -> list[Any]:
-    """The loss against a setting, and the schedule of the rate."""
-    return [
-        wr.ScatterPlot(
-            title=f"Final loss on the tune part at every {setting}",
-            x=wr.Config(setting),
-            y=wr.SummaryMetric("final_tune_loss"),
-            log_x=setting == "lr",
-        ),
-        _curve("Learning rate over training", ["train/lr"], band=False),
-        _table("rates"),
+def _scatter(title: str, setting: str, result: str) -> Panel:
+    return wr.ScatterPlot(
+        title=title,
+        x=wr.Config(setting),
+        y=wr.SummaryMetric(result),
+        log_x=setting == "lr",
+    )
+
+
+def _loss_against(setting: str) -> Panel:
+    return _scatter(f"Final loss on the tune part at every {setting}", setting, "final_tune_loss")
+
+
+def _rate_panels() -> list[Panel]:
+    return [_curve("Learning rate over training", "train/lr", band=False), _table("rates")]
+
+
+def _search_panels(settings: Sequence[str], target: str) -> list[Panel]:
+    columns = [
+        wr.ParallelCoordinatesPlotColumn(metric=wr.Config(key), log=key == "lr") for key in settings
     ]
-
-
-def _search(columns: list[Any], target: str) -> list[Any]:
-    end = wr.ParallelCoordinatesPlotColumn(metric=wr.SummaryMetric(target))
+    columns.append(wr.ParallelCoordinatesPlotColumn(metric=wr.SummaryMetric(target)))
     return [
-        wr.ParallelCoordinatesPlot(title="Every run: settings and loss", columns=[*columns, end]),
+        wr.ParallelCoordinatesPlot(title="Every run: settings and loss", columns=columns),
         wr.ParameterImportancePlot(with_respect_to=target),
     ]

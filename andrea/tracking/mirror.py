@@ -11,11 +11,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from andrea.errors import StudyError, UserError
 from andrea.records.events import Observer
@@ -23,33 +21,37 @@ from andrea.records.run import MetricRecord, RunResult, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.text.numbers import plural
-from andrea.tracking.published import alone, last_written, left_open, pending, scratch
-from andrea.tracking.study_run import is_judged
-from andrea.tracking.subject import (
-    Destination,
-    SingleRun,
-    Subject,
-    WandbMode,
-    missing_key,
-    sync_command,
-    wandb_folder,
+from andrea.tracking.destination import Destination, missing_key, sync_command
+from andrea.tracking.published import (
+    hold_mirror,
+    last_written,
+    left_open,
+    pending_runs,
+    scratch_folder,
 )
+from andrea.tracking.study_run import is_judged
+from andrea.tracking.subject import SingleRun, Subject, wandb_folder
 
 ENDED = "W&B mirror: its process has ended"
 CLOSE_WAIT_S = 60.0
-"""How long the mirror may take, once training has ended, without having written a run."""
+"""Seconds that the mirror may take, once training has ended, without having written a run."""
 SAY_S = 5.0
-"""How long nothing is said of it."""
+"""Seconds that the user waits then before a line says for what."""
 LISTEN_S = 0.25
+"""Seconds between two looks at what the mirror's process says, while its end is waited for."""
 PACKAGES = Path(__file__).resolve().parents[2]
 """The folder that `andrea` is imported from."""
+
+
+def _say_on_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def sync(
     subject: Subject,
     store: RunStore,
     to: Destination,
-    progress: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = _say_on_stderr,
     *,
     checkpoint: bool = False,
 ) -> int:
@@ -58,26 +60,24 @@ def sync(
 
     Args:
         to: mode `online` publishes, also what has an offline copy already; `offline` writes files.
-        progress: told one line per run, and what went wrong.
+        say: prints a line: one per run, and what went wrong.
         checkpoint: attach the checkpoint of the best run.
 
     Returns:
         The number of runs written, the study's own among them; 0 when all were there.
 
     Raises:
-        UserError: a mirror is at this study now, or there is no key for the server.
+        UserError: another mirror writes this study, or there is no key for the server.
         StudyError: the server cannot be reached, or a run cannot be read. The same command given
             again goes on.
     """
     from andrea.tracking.writer import Unreachable, Writer
 
-    say = progress or (lambda line: print(line, file=sys.stderr))
-    with alone(subject, wait_s=5.0), scratch(subject):
+    with hold_mirror(subject, wait_s=5.0), scratch_folder(subject):
         writer = Writer(subject, store, to, say, background=False)
         try:
-            written = writer.write_pending(progress, failed=True) + writer.write_study(
-                checkpoint=checkpoint
-            )
+            written = writer.write_pending(failed=True)
+            written += writer.write_study(checkpoint=checkpoint)
             address = writer.write_dashboard()
             if address:
                 say(f"W&B dashboard: {address}")
@@ -87,17 +87,15 @@ def sync(
             raise
         finally:
             writer.end()
-    if writer.failed:
-        raise StudyError(
-            f"{plural(len(writer.failed), 'part')} of {subject.path.name} could not be mirrored to "
-            "W&B"
-        )
+    if writer.failed_runs:
+        parts = plural(len(writer.failed_runs), "part")
+        raise StudyError(f"{parts} of {subject.path.name} could not be mirrored to W&B")
     return written
 
 
-def _environment() -> dict[str, str]:
-    """That of the mirror's process, which finds andrea where this one did: a checkout need not be
-    installed.
+def _child_environment() -> dict[str, str]:
+    """Return the environment in which the mirror's process finds andrea where this one did: a
+    checkout need not be installed.
     """
     path = [] if PACKAGES.name in ("site-packages", "dist-packages") else [str(PACKAGES)]
     path += filter(None, [os.environ.get("PYTHONPATH")])
@@ -112,8 +110,7 @@ class Mirror(Observer):
     one line to `warn`.
 
     Args:
-        warn: told what the user must know; prints to stderr by default. Called by the thread that
-            observes.
+        warn: prints a line that the user must see; called by the thread that observes.
     """
 
     def __init__(
@@ -121,61 +118,54 @@ class Mirror(Observer):
         subject: Subject,
         store: RunStore,
         to: Destination,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], None],
     ) -> None:
         self._subject, self._store = subject, store
-        self._warn = warn or (lambda line: print(line, file=sys.stderr))
-        self._wanted: WandbMode | None = to.mode
-        self._to = self._reachable(to)
+        self._warn = warn
+        self._to = self._require_key(to)
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = self._told = False
+        self._has_work = self._has_ended = False
         self._unread = b""
+        # Runs that were shown online and have ended offline get no copy: said once, at the end.
+        self._reminds = to.mode == "offline"
 
-    def _reachable(self, to: Destination) -> Destination:
-        """Files instead of a server that will ask for a key."""
-        if trouble := missing_key(to.mode):
-            later = sync_command(self._subject, "online")
-            self._warn(f"{trouble}; mirroring offline, publish later with `{later}`")
-            return replace(to, mode="offline")
-        return to
-
-    def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
-        """Nothing to mirror: W&B sees runs that have begun."""
+    def _require_key(self, to: Destination) -> Destination:
+        """Return files instead of a server that will ask for a key."""
+        trouble = missing_key(to.mode)
+        if trouble is None:
+            return to
+        later = sync_command(self._subject, "online")
+        self._warn(f"{trouble}; mirroring offline, publish later with `{later}`")
+        return replace(to, mode="offline")
 
     def on_run_started(self, run: RunSpec, attempt: int) -> None:
         """Start the mirror's process with the first run: it imports wandb while the workers import
         torch. Online it shows what is being trained.
         """
-        self._contained(lambda: self._say_of(run.run_id, "train"))
+        self._contain(lambda: self._announce(f"train {run.run_id}"))
 
     def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
-        """The mirror's process follows the store by itself."""
+        """Listen; the mirror's process follows the store by itself."""
         self.listen()
 
     def listen(self) -> None:
         """Pass on what the mirror's process has said, without waiting."""
         process = self._process
         if process is not None:
-            self._contained(lambda: self._relay(process))
+            self._contain(lambda: self._relay(process))
 
     def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
         """Online a run that is shown says so, until it goes on; else it is mirrored when it has a
         result.
         """
-        self._contained(lambda: self._say_of(run.run_id, "fail"))
-
-    def on_phase_started(self, name: str, note: str) -> None:
-        """Nothing to mirror."""
-
-    def on_message(self, line: str) -> None:
-        """Nothing to mirror."""
+        self._contain(lambda: self._announce(f"fail {run.run_id}"))
 
     def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
         """Tell the mirror's process to look into the store. For what was there before, none is
         started.
         """
         if self._process is not None or not reused:
-            self._contained(self._nudge)
+            self._contain(self._announce_look)
 
     def close(self, wait_s: float | None = None) -> None:
         """Let the mirror write the rest and end its process. May be called twice.
@@ -183,83 +173,57 @@ class Mirror(Observer):
         Args:
             wait_s: at most so many seconds; by default as long as runs are being written.
         """
-        self._contained(lambda: self._close(wait_s))
-        self._contained(self._remind)
+        self._contain(lambda: self._close(wait_s))
+        self._contain(self._remind)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _contained(self, work: Callable[[], None]) -> None:
+    def _contain(self, work: Callable[[], None]) -> None:
         """An error of the tracker never changes an outcome: it ends the mirror, not the study."""
         try:
             work()
         except Exception as error:
             self._give_up(f"W&B mirror: {str(error) or type(error).__name__}")
 
-    def _say_of(self, run_id: str, what: str) -> None:
-        self._begin()
-        if self._process is not None and self._process.poll() is not None:
-            self._give_up(ENDED)
-        elif self._process is not None and self._to.mode == "online":
-            self._order(f"{what} {run_id}\n".encode())
+    def _announce(self, order: str) -> None:
+        process = self._live_process()
+        if process is not None and self._to.mode == "online":
+            _send_order(process, order)
 
-    def _begin(self) -> None:
-        if not self._ended and self._process is None:
+    def _announce_look(self) -> None:
+        process = self._live_process()
+        if process is not None:
+            self._has_work = True
+            _send_order(process, "look")
+            self._relay(process)
+
+    def _live_process(self) -> "subprocess.Popen[bytes] | None":
+        """Return the mirror's process, started where there is none; None once the mirror ended."""
+        if self._has_ended:
+            return None
+        if self._process is None:
             self._process = self._start()
-
-    def _nudge(self) -> None:
-        if self._ended:
-            return
-        if self._process is not None and self._process.poll() is not None:
+        elif self._process.poll() is not None:
             self._give_up(ENDED)
-            return
-        self._relay(self._tell(b"look\n"))
-
-    def _tell(self, order: bytes) -> "subprocess.Popen[bytes]":
-        self._begin()
-        self._told = True
-        self._order(order)
-        assert self._process is not None
         return self._process
 
-    def _order(self, order: bytes) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(
-            BlockingIOError
-        ):  # a thousand unread orders wait there: it looks at all runs then
-            os.write(self._process.stdin.fileno(), order)
-
     def _start(self) -> "subprocess.Popen[bytes]":
-        wandb_folder(self._subject).mkdir(parents=True, exist_ok=True)
-        run = self._subject.run_id if isinstance(self._subject, SingleRun) else None
+        folder = wandb_folder(self._subject)
+        folder.mkdir(parents=True, exist_ok=True)
         order = {
             "runs": str(self._store.root),
             "study": str(self._subject.path.absolute()),
-            "run": run,
+            "run": self._subject.run_id if isinstance(self._subject, SingleRun) else None,
+            "to": asdict(self._to),
         }
-        with (wandb_folder(self._subject) / "mirror.log").open("ab") as log:
+        with (folder / "mirror.log").open("ab") as log:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "andrea.tracking",
-                    json.dumps({**order, "to": asdict(self._to)}),
-                ],
+                [sys.executable, "-P", "-m", "andrea.tracking", json.dumps(order)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C is the controller's to handle
+                env=_child_environment(),
+                # Ctrl-C is the controller's to handle.
+                start_new_session=True,
             )
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
@@ -276,60 +240,62 @@ class Mirror(Observer):
             self._warn(line.decode(errors="replace"))
 
     def _close(self, wait_s: float | None) -> None:
-        nothing_begun = (
-            wait_s is not None and self._process is None
-        )  # nobody waits for a process to start
-        if self._ended or nothing_begun or not (self._told or self._anything()):
+        if self._has_ended:
+            return
+        # Who waits for a limited time does not wait for a process to start.
+        may_start = self._process is not None or wait_s is None
+        if not may_start or not (self._has_work or self._is_work_left()):
             self._end()
             return
-        if self._process is not None and self._process.poll() is not None:
-            self._give_up(ENDED)
+        process = self._live_process()
+        if process is None:
             return
-        process = self._tell(b"close\n")
+        _send_order(process, "close")
         try:
-            status = self._rest(process) if wait_s is None else self._wait(process, wait_s)
+            if wait_s is None:
+                status = self._wait_while_writing(process)
+            else:
+                status = self._wait(process, wait_s)
         except subprocess.TimeoutExpired as late:
-            told = "not done after" if wait_s is not None else "nothing written for"
-            self._give_up(f"W&B mirror: {told} {late.timeout:g} s")
+            fault = "nothing written for" if wait_s is None else "not done after"
+            self._give_up(f"W&B mirror: {fault} {late.timeout:g} s")
             return
         except KeyboardInterrupt:
             self._give_up("W&B mirror: interrupted")
             raise
         if status:
-            self._give_up(
-                f"W&B mirror: ended with status {status}, see "
-                f"{wandb_folder(self._subject) / 'mirror.log'}"
-            )
+            log = wandb_folder(self._subject) / "mirror.log"
+            self._give_up(f"W&B mirror: ended with status {status}, see {log}")
         self._end()
 
-    def _rest(self, process: "subprocess.Popen[bytes]") -> int:
-        """The exit status of a process that writes what is left, 0 where the user would not wait
-        for it: nothing but W&B is left to do.
+    def _wait_while_writing(self, process: "subprocess.Popen[bytes]") -> int:
+        """Return the exit status of a process that writes what is left, 0 where the user would not
+        wait for it: nothing but W&B is left to do.
 
         Raises:
             subprocess.TimeoutExpired: it has written no run for `CLOSE_WAIT_S` seconds.
         """
-        later, offered = sync_command(self._subject, self._to.mode), False
+        later = sync_command(self._subject, self._to.mode)
+        try:
+            return self._wait(process, SAY_S)
+        except KeyboardInterrupt:
+            self._warn(f"W&B: the rest is left to `{later}`")
+            return 0
+        except subprocess.TimeoutExpired:
+            name = self._subject.path.name
+            self._warn(f"W&B: writing what is left of {name}; Ctrl-C leaves it to `{later}`")
         while True:
             written = last_written(self._subject)
             try:
-                return self._wait(process, CLOSE_WAIT_S if offered else SAY_S)
+                return self._wait(process, CLOSE_WAIT_S)
             except KeyboardInterrupt:
-                if not offered:
-                    self._warn(f"W&B: the rest is left to `{later}`")
                 return 0
             except subprocess.TimeoutExpired:
-                if offered and last_written(self._subject) == written:
+                if last_written(self._subject) == written:
                     raise
-            if not offered:
-                self._warn(
-                    f"W&B: writing what is left of {self._subject.path.name}; Ctrl-C leaves it to "
-                    f"`{later}`"
-                )
-                offered = True
 
     def _wait(self, process: "subprocess.Popen[bytes]", wait_s: float) -> int:
-        """The exit status of a process that is listened to meanwhile.
+        """Return the exit status of a process that is listened to meanwhile.
 
         Raises:
             subprocess.TimeoutExpired: it has not ended.
@@ -344,34 +310,29 @@ class Mirror(Observer):
             self._relay(process)
 
     def _remind(self) -> None:
-        """Runs that were shown online and have ended offline get no copy, and would stay without an
-        end.
-        """
-        wanted, self._wanted = self._wanted, None
-        if wanted == "offline" and (count := left_open(self._subject, self._store)):
+        reminds, self._reminds = self._reminds, False
+        if reminds and (count := left_open(self._subject, self._store)):
             later = sync_command(self._subject, "online")
-            self._warn(
-                f"W&B: {plural(count, 'run')} begun online and ended offline; complete with "
-                f"`{later}`"
-            )
+            runs = plural(count, "run")
+            self._warn(f"W&B: {runs} begun online and ended offline; complete with `{later}`")
 
-    def _anything(self) -> bool:
-        """Whether a process is worth starting, told without computing what the study's own run
+    def _is_work_left(self) -> bool:
+        """Return whether a process is worth starting, without computing what the study's own run
         would say.
         """
-        judged = isinstance(self._subject, StudyFolder) and is_judged(self._subject)
-        return judged or bool(pending(self._subject, self._store, self._to, failed=True))
+        if isinstance(self._subject, StudyFolder) and is_judged(self._subject):
+            return True
+        return bool(pending_runs(self._subject, self._store, self._to, failed=True))
 
     def _give_up(self, reason: str) -> None:
         self._end()
-        self._warn(
-            f"{reason}; no result is lost, mirror it with "
-            f"`{sync_command(self._subject, self._to.mode)}`"
-        )
+        later = sync_command(self._subject, self._to.mode)
+        self._warn(f"{reason}; no result is lost, mirror it with `{later}`")
 
     def _end(self) -> None:
         """End the process if it has not ended, pass on its last words and close its pipes."""
-        self._ended = True
+        self._has_ended = True
+        # First, so that a fault of what follows does not lead here again with the same process.
         process, self._process = self._process, None
         if process is None:
             return
@@ -381,3 +342,10 @@ class Mirror(Observer):
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def _send_order(process: "subprocess.Popen[bytes]", order: str) -> None:
+    assert process.stdin is not None
+    # Where a thousand orders wait unread none is needed: the process looks at all runs then.
+    with contextlib.suppress(BlockingIOError):
+        os.write(process.stdin.fileno(), f"{order}\n".encode())

@@ -1,4 +1,4 @@
-"""What W&B is told about a run: computed from the run store alone, without wandb and without a
+"""One run as W&B is to have it, computed from the run store alone, without wandb and without a
 clock.
 
 The same store gives the same projection, so a mirror can be thrown away and written again at any
@@ -6,257 +6,256 @@ time.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from andrea.config import dotted
+from andrea.records.base import Settings
+from andrea.records.run import Environment, MetricRecord, RunResult, RunSpec
+from andrea.records.study import ResolvedStudy
 from andrea.store.runs import RunStore
 from andrea.text.numbers import setting
-from andrea.tracking.subject import Subject, wandb_id
+from andrea.tracking.subject import Subject, load_config, study_key, wandb_id
 
 AXES = ("step", "train/*", "eval/*", "layers/*")
 """Every logged metric is drawn over `tokens`, also when a run was resumed or batches differ in
 size.
 """
-ON_TUNE_PART = {
-    "loss": "tune_loss",
-    "bpb": "tune_bpb",
-    "full_loss": "tune_full_loss",
-    "full_bpb": "tune_full_bpb",
-}
-"""A loss on the tune part of the text is another metric than one on the verdict part, and has a
-name of its own.
-"""
+KINDS = ("train", "eval", "layers")
+"""Kinds of records that W&B gets."""
 LAYER_METRICS = ("grad_norm", "attn_rms", "mlp_rms", "residual_rms")
+SUMMARY_NAMES = {"loss": "final_loss", "bpb": "final_bpb"}
 NAMED_BY_WHY = ("control", "budget")
 ENDED_WELL = ("completed", "stopped", "pruned")
 LONGEST_TAG = 64
 
+Row: TypeAlias = dict[str, float | list[float]]
+"""The values recorded at one optimizer step, with `step` and `tokens`. A list has a value per
+layer: entry i is block i's; of the residual stream, what enters it.
+"""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Projection:
-    """One W&B run."""
+    """The fields that every W&B run has."""
 
     id: str
     name: str
     group: str
     job_type: str
     tags: list[str]
-    config: dict[str, Any]
-    history: list[dict[str, Any]]
-    """One row per optimizer step at which something was recorded, each with `step` and `tokens`. A
-    list is a value per layer: entry i is block i's; of the residual stream, what enters it. The
-    rows of a run never change, so that those which a server has need not be sent again.
+    config: Settings
+    summary: Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProjection(Projection):
+    """The W&B run of a training."""
+
+    history: list[Row]
+    """By step. The rows of a run never change, so that those which a server has need not be sent
+    again.
     """
-    summary: dict[str, Any]
     exit_code: int
 
 
 def project_run(
-    subject: Subject, store: RunStore, planned: Mapping[str, Any], tags: Sequence[str] = ()
-) -> Projection:
-    """The projection of one run: as it ended, or as far as it has come.
+    subject: Subject, store: RunStore, spec: RunSpec, tags: Sequence[str] = ()
+) -> RunProjection:
+    """Return the projection of one run: as it ended, or as far as it has come.
 
     Without a result the last row is left out, which may lack what is recorded next. An attempt that
     goes on from a checkpoint records the rows after it anew: the same ones on a CPU, as good as the
     same on a GPU.
 
     Args:
-        planned: the run's line in the study's runs.jsonl.
-        tags: what the user adds.
+        tags: the user's.
     """
-    run_id = planned["run_id"]
-    result = store.result(run_id)
-    metrics = store.metrics(run_id)
-    ended = result or _unfinished(store, run_id)
-    history = _history(metrics, ended) if ended.get("eval_part") or result else []
-    return Projection(
-        id=wandb_id(subject, run_id),
-        name=_name(planned),
-        group=subject.path.name if planned.get("phase") != "train" else "train",
-        job_type=str(planned.get("phase", "run")),
-        tags=_tags(subject, planned, ended, tags),
-        config=_config(subject, store, planned),
-        history=history if result else history[:-1],
-        summary=_summary(ended, metrics),
-        exit_code=0 if ended.get("outcome") in ENDED_WELL else 1,
+    result = store.load_result(spec.run_id)
+    ending = result or _unfinished_ending(store, spec.run_id)
+    records = store.load_metrics(spec.run_id)
+    history = _history(records, ending.eval_part)
+    if result is None:
+        # While an attempt takes the place of another, nobody can read which part of the text the
+        # losses are of.
+        history = history[:-1] if ending.eval_part else []
+    # All runs of `andrea train` are one group.
+    group = "train" if spec.phase == "train" else subject.path.name
+    return RunProjection(
+        id=wandb_id(study_key(subject), spec.run_id),
+        name=_run_name(spec),
+        group=group,
+        job_type=spec.phase,
+        tags=_run_tags(subject, spec, ending, tags),
+        config=_run_config(subject, store, spec),
+        history=history,
+        summary=_run_summary(ending, records),
+        exit_code=int(ending.outcome not in ENDED_WELL),
     )
 
 
-def _unfinished(store: RunStore, run_id: str) -> dict[str, Any]:
-    """What stands in for the result of a run whose last attempt failed, or that is being trained.
-
-    Where its config cannot be read at the moment (an attempt takes the place of another), nobody
-    knows the part of the text that its losses are of.
+def _unfinished_ending(store: RunStore, run_id: str) -> RunResult:
+    """Return what stands in for the result of a run whose last attempt failed, or that is being
+    trained; the outcome of the latter is empty.
     """
-    config = (store.config(run_id) or {}).get("config") or {}
-    failure = store.failure(run_id)
-    ended = {"outcome": "failed", "reason": failure.get("reason")} if failure else {}
-    return {**ended, "eval_part": (config.get("data") or {}).get("eval_part")}
+    eval_part = load_config(store, run_id).get("data.eval_part")
+    failure = store.load_failure(run_id)
+    if failure is None:
+        return RunResult(outcome="", eval_part=eval_part)
+    return RunResult(outcome="failed", reason=failure.reason, eval_part=eval_part)
 
 
-def _name(planned: Mapping[str, Any]) -> str:
+def _run_name(spec: RunSpec) -> str:
     """Every value stands behind its key, so that two runs never share a name by accident."""
-    varied = {
-        key: value for key, value in (planned.get("params") or {}).items() if key != "train.lr"
-    }
-    settings = {"lr": planned.get("lr"), **varied, "seed": planned.get("seed")}
-    parts = [planned["arm"]] if planned.get("arm") else []
-    if planned.get("phase") == "trial" and planned.get("trial") is not None:
-        parts.append(f"trial={planned['trial']}")
-    if planned.get("phase") in NAMED_BY_WHY:
-        parts.append(_what(planned))
-    return " ".join(
-        [
-            *parts,
-            *(f"{key}={setting(value)}" for key, value in settings.items() if value is not None),
-        ]
-    )
+    words = [spec.arm]
+    if spec.phase == "trial" and spec.trial is not None:
+        words.append(f"trial={spec.trial}")
+    if spec.phase in NAMED_BY_WHY:
+        words.append(spec.why)
+    settings = {"lr": spec.lr, **(spec.params or {}), "seed": spec.seed}
+    for key, value in settings.items():
+        if key != "train.lr" and value is not None:
+            words.append(f"{key}={setting(value)}")
+    return " ".join(filter(None, words))
 
 
-def _tags(
-    subject: Subject, planned: Mapping[str, Any], result: Mapping[str, Any], own: Sequence[str]
+def _run_tags(
+    subject: Subject, spec: RunSpec, ending: RunResult, user_tags: Sequence[str]
 ) -> list[str]:
-    outcome = result.get("outcome")
-    found = [
-        subject.about.get("name"),
-        subject.about.get("kind"),
-        planned.get("arm"),
-        subject.protocol().get("preset"),
-        outcome if outcome != "completed" else None,
-        "stalled" if result.get("stalled") else None,
-        *own,
-    ]
-    return as_tags(found)
+    info = subject.load_info()
+    tags = [info.name, info.kind, spec.arm, subject.load_question().preset]
+    if spec.phase == "train":
+        tags.append("train")
+    if ending.outcome != "completed":
+        tags.append(ending.outcome)
+    if ending.stalled:
+        tags.append("stalled")
+    return as_tags([*tags, *user_tags])
 
 
-def as_tags(found: Sequence[Any]) -> list[str]:
-    """Each once and no longer than W&B takes."""
-    return list(dict.fromkeys(str(tag)[:LONGEST_TAG] for tag in found if tag))
+def as_tags(words: Iterable[str | None]) -> list[str]:
+    """Return each word once and no longer than W&B takes."""
+    return list(dict.fromkeys(word[:LONGEST_TAG] for word in words if word))
 
 
-def _config(subject: Subject, store: RunStore, planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat, with dotted keys as on andrea's command line, so that every setting can be filtered on.
-
-    What panels group and draw by stands under short names: W&B takes a dotted key in a panel for a
-    nested one.
+def _run_config(subject: Subject, store: RunStore, spec: RunSpec) -> Settings:
+    """Return every setting under its dotted name, so that all can be filtered on, and under short
+    names what panels group and draw by: W&B takes a dotted key in a panel for a nested one.
     """
-    stored = store.config(planned["run_id"]) or {}
-    resolved = stored.get("config", stored)
-    config = dotted({key: value for key, value in resolved.items() if key != "identity"})
-    config.update(dotted({"env": store.env(planned["run_id"]) or {}}))
-    config.update({short(key): value for key, value in (planned.get("params") or {}).items()})
-    config.update({key: value for key, value in planned.items() if not isinstance(value, Mapping)})
-    frozen = subject.read("resolved.json") or {}
-    config["series"] = series(planned)
+    environment = store.load_environment(spec.run_id) or Environment()
+    resolved = subject.load_resolved() or ResolvedStudy()
+    config = load_config(store, spec.run_id) | dotted({"env": environment.to_json()})
+    for key, value in (spec.params or {}).items():
+        config[short_name(key)] = value
+    config |= spec.model_dump(mode="json", exclude={"params"}, exclude_unset=True)
+    config["series"] = _series(spec)
     config["study"] = subject.path.name
-    config["ablation"] = subject.about.get("name")
-    config.update(
-        {key: frozen[key] for key in ("baseline", "fingerprint", "exploratory") if key in frozen}
-    )
-    return config
+    config["ablation"] = subject.load_info().name
+    frozen = {"baseline", "fingerprint", "exploratory"}
+    return config | resolved.model_dump(include=frozen, exclude_unset=True)
 
 
-def short(setting: str) -> str:
-    """The last part of a dotted setting, as panels name it: `train.weight_decay` is
+def short_name(setting: str) -> str:
+    """Return the last part of a dotted setting, as panels name it: `train.weight_decay` is
     `weight_decay`.
     """
     return setting.rpartition(".")[2]
 
 
-def series(planned: Mapping[str, Any]) -> str:
-    """What a run is one of in a curve with a band: its arm, or, outside replication, its arm in
-    that phase.
+def _series(spec: RunSpec) -> str:
+    """Return the curve with a band that a run belongs to: its arm, or, outside replication, its arm
+    in that phase: `pre · tune`, `pre · half tokens`.
     """
-    arm, what = str(planned.get("arm") or ""), _what(planned)
-    return arm if what == "replicate" else " · ".join(filter(None, [arm, what]))
+    # Panels of verdicts are of replicates: an arm's name alone is theirs.
+    if spec.phase == "replicate":
+        return spec.arm
+    purpose = spec.why if spec.phase in NAMED_BY_WHY else spec.phase
+    return " · ".join(filter(None, [spec.arm, purpose]))
 
 
-def _what(planned: Mapping[str, Any]) -> str:
-    """The phase, or what a control or a budget's run is: `a/a`, `half tokens`, `equal flops`."""
-    return str(planned.get("why" if planned.get("phase") in NAMED_BY_WHY else "phase") or "")
-
-
-def _history(metrics: list[dict[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records of the same step become one row. What is null (a loss that was not finite) is left
+def _history(records: Sequence[MetricRecord], eval_part: str | None) -> list[Row]:
+    """Return one row for all records of a step. What is null (a loss that was not finite) is left
     out of its row.
     """
-    rows: dict[int, dict[str, Any]] = {}
-    names = ON_TUNE_PART if result.get("eval_part") == "tune" else {}
-    for record in metrics:
-        if record.get("kind") not in ("train", "eval", "layers"):
+    rows: dict[int, Row] = {}
+    for record in records:
+        if record.kind not in KINDS:
             continue
-        row = rows.setdefault(record["step"], {"step": record["step"], "tokens": record["tokens"]})
-        values = _layers(record) if record["kind"] == "layers" else record
-        told = {
-            key: v
-            for key, v in values.items()
-            if key not in ("kind", "step", "tokens") and _finite(v)
-        }
-        if record["kind"] == "eval":
-            told = {names.get(key, key): v for key, v in told.items()}
-        row.update({f"{record['kind']}/{key}": v for key, v in told.items()})
+        row = rows.setdefault(record.step, {"step": record.step, "tokens": record.tokens})
+        # A loss on the tune part of the text is another metric than one on the verdict part.
+        on_tune_part = record.kind == "eval" and eval_part == "tune"
+        prefix = "eval/tune_" if on_tune_part else f"{record.kind}/"
+        row |= {f"{prefix}{metric}": value for metric, value in _metrics(record).items()}
     return [rows[step] for step in sorted(rows)]
 
 
-def _layers(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The profile over layers, and the first and last layer's value for curves, whatever the
-    depth.
+def _metrics(record: MetricRecord) -> Row:
+    """Return the finite values of a record.
+
+    Of layers these are the profile over layers, and the first and last layer's value for curves,
+    whatever the depth.
     """
-    values: dict[str, Any] = {"embedding_grad_norm": record.get("embedding_grad_norm")}
-    for metric in LAYER_METRICS:
-        if profile := record.get(metric):
-            values |= {
-                metric: profile,
-                f"{metric}_first": profile[0],
-                f"{metric}_last": profile[-1],
-            }
-    return values
+    values = record.model_dump(exclude={"kind", "step", "tokens"}, exclude_unset=True)
+    if record.kind == "layers":
+        values = {"embedding_grad_norm": record.embedding_grad_norm}
+        for metric in LAYER_METRICS:
+            profile = getattr(record, metric)
+            if profile:
+                values |= {
+                    metric: profile,
+                    f"{metric}_first": profile[0],
+                    f"{metric}_last": profile[-1],
+                }
+    return {metric: value for metric, value in values.items() if _is_finite(value)}
 
 
-def _summary(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """The result's plain values. One NaN would spoil a column of W&B's run table for good, so there
-    is none.
+def _run_summary(ending: RunResult, records: Sequence[MetricRecord]) -> Settings:
+    """Return the plain values of a result. One NaN would spoil a column of W&B's run table for
+    good, so there is none.
     """
-    renamed = {"loss": "final_loss", "bpb": "final_bpb"}
-    summary = {
-        renamed.get(key, key): value
-        for key, value in result.items()
-        if isinstance(value, str) or (not isinstance(value, list) and _finite(value))
-    }
-    if groups := result.get("parameters"):
-        summary["parameters"] = sum(groups.values())
-        summary.update({f"parameters.{group}": count for group, count in groups.items()})
-    summary["reason"] = (
-        result.get("reason") or ""
-    )  # always there: what an earlier attempt said would stay otherwise
-    if result.get("eval_part") == "tune" and "final_loss" in summary:
+    summary: Settings = {}
+    for key, value in ending.to_json().items():
+        if isinstance(value, str) or _is_number(value):
+            summary[SUMMARY_NAMES.get(key, key)] = value
+    if ending.parameters:
+        summary |= {f"parameters.{group}": n for group, n in ending.parameters.items()}
+        summary["parameters"] = sum(ending.parameters.values())
+    # Always there: what an earlier attempt said would stay otherwise.
+    summary["reason"] = ending.reason or ""
+    if ending.eval_part == "tune" and "final_loss" in summary:
         summary["final_tune_loss"] = summary["final_loss"]
-    return summary | _where(result, metrics)
+    return summary | _curve_summary(ending, records)
 
 
-def _where(result: Mapping[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """The lowest loss of the curve, and at which tokens a run left the road: where it ended when it
-    diverged; where it stopped getting better when it stalled.
+def _curve_summary(ending: RunResult, records: Sequence[MetricRecord]) -> Settings:
+    """Return the lowest loss of the curve, and the tokens at which a run diverged or stalled.
+
+    It diverged where it ended, and stalled where it stopped getting better.
     """
-    evals = [
-        record for record in metrics if record.get("kind") == "eval" and _finite(record.get("loss"))
+    summary: Settings = {}
+    curve = [
+        (record.loss, record.tokens)
+        for record in records
+        if record.kind == "eval" and record.loss is not None and math.isfinite(record.loss)
     ]
-    best = min(evals, key=lambda record: float(record["loss"]), default=None)
-    told = (
-        {} if best is None else {"best_loss": best["loss"], "best_loss_at_tokens": best["tokens"]}
-    )
-    if result.get("outcome") == "diverged":
-        told["diverged_at_tokens"] = result.get(
-            "tokens", max((record["tokens"] for record in metrics), default=0)
-        )
-    if result.get("stalled") and best is not None:
-        told["stalled_since_tokens"] = best["tokens"]
-    return told
+    if curve:
+        summary["best_loss"], summary["best_loss_at_tokens"] = min(curve)
+    if ending.outcome == "diverged":
+        tokens = ending.tokens
+        if tokens is None:
+            tokens = max((record.tokens for record in records), default=0)
+        summary["diverged_at_tokens"] = tokens
+    if ending.stalled and curve:
+        summary["stalled_since_tokens"] = summary["best_loss_at_tokens"]
+    return summary
 
 
-def _finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     if isinstance(value, list):
-        return all(map(_finite, value))
-    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+        return all(map(_is_number, value))
+    return _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float) and math.isfinite(value)

@@ -10,38 +10,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import wandb
 
 from andrea.errors import StudyError
+from andrea.records.run import RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.tracking import published as ledger
-from andrea.tracking.priority import children_follow
-from andrea.tracking.projection import AXES, Projection, project_run
-from andrea.tracking.refusals import first_line, lost, refusal, why
+from andrea.tracking.destination import Destination, save_last_destination, sync_command
+from andrea.tracking.priority import match_children
+from andrea.tracking.projection import AXES, Projection, RunProjection, project_run
+from andrea.tracking.published import (
+    Entry,
+    ending_stamp,
+    load_entries,
+    pending_runs,
+    remove_unnamed,
+    save_entry,
+)
+from andrea.tracking.refusals import explain_error, explain_setting, first_line, lost_data
 from andrea.tracking.service import (
     FINISH_TIMEOUT_S,
     abandon_service,
     end_service,
-    environment,
-    seconds,
-    settings,
+    run_settings,
+    timeout_s,
+    wandb_environment,
 )
-from andrea.tracking.study_run import JOB_TYPE, StudyProjection, pending_study, study_id
-from andrea.tracking.subject import (
-    Destination,
-    SingleRun,
-    Subject,
-    sync_command,
-    wandb_folder,
-    wandb_id,
-)
+from andrea.tracking.study_run import StudyProjection, pending_study, study_id
+from andrea.tracking.subject import SingleRun, Subject, study_key, wandb_folder, wandb_id
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What stops every run, not one: a disk that is full or takes nothing."""
+"""Errors that stop every run, not one: the disk is full or takes nothing."""
+
+T = TypeVar("T")
 
 
 class Unreachable(StudyError):
@@ -53,14 +57,14 @@ class Misconfigured(StudyError):
 
 
 @dataclass
-class _Open:
+class _OpenRun:
     """A W&B run that has begun and not ended."""
 
     run: wandb.Run
     early: bool
-    """Whether it began before the run had ended."""
+    """It began before the training had ended."""
     sent: int | None = None
-    """How many rows wandb has, once a row was to be sent."""
+    """Number of rows that wandb has; None before the first is to be sent."""
 
 
 class Writer:
@@ -71,7 +75,7 @@ class Writer:
     trained stays open between two looks.
 
     Args:
-        say: told one line per thing that went wrong; nothing here raises because of one run.
+        say: prints a line per thing that went wrong; nothing here raises because of one run.
         background: in the mirror's process, whose stderr is its log: tracebacks go there, and an
             unreachable server turns the rest offline. Else it raises `Unreachable`.
     """
@@ -87,61 +91,49 @@ class Writer:
     ) -> None:
         self._subject, self._store, self._to = subject, store, to
         self._say, self._background = say, background
-        ledger.remember(subject, to)
-        self._given_up = self._addressed = False
-        self.failed: set[str] = set()
-        """Ids of the runs that could not be written; not tried again."""
-        self._open: dict[str, _Open] = {}
-        """By their ids."""
+        self._key = study_key(subject)
+        self._environment = partial(wandb_environment, wandb_folder(subject))
+        self._open: dict[str, _OpenRun] = {}
+        """By id in W&B."""
+        self._has_given_up = self._has_said_address = False
+        self.failed_runs: set[str] = set()
+        """Ids of the W&B runs that could not be written; not tried again."""
+        save_last_destination(subject, to)
 
-    def write_pending(
-        self,
-        progress: Callable[[str], None] | None = None,
-        *,
-        failed: bool = False,
-        before_each: Callable[[], None] = lambda: None,
-    ) -> int:
+    def write_pending(self, *, failed: bool = False) -> int:
         """Write what has ended and is not mirrored yet; returns the number of runs written.
+
+        In the foreground a line is said per run.
 
         Args:
             failed: also runs whose last attempt failed.
-            before_each: called before each run is written.
         """
         written = 0
-        with environment():
-            waiting = ledger.pending(self._subject, self._store, self._to, failed=failed)
-            for planned in waiting:
-                run, name = (
-                    wandb_id(self._subject, planned["run_id"]),
-                    f"run {planned['run_id'][:12]}",
-                )
-                if run in self.failed:
+        with self._environment():
+            pending = pending_runs(self._subject, self._store, self._to, failed=failed)
+            for spec in pending:
+                run, name = wandb_id(self._key, spec.run_id), f"run {spec.run_id[:12]}"
+                if run in self.failed_runs:
                     continue
-                before_each()
-                if self._contained(run, name, partial(self._write_run, planned)):
+                if self._contain(run, name, partial(self._write_run, spec)):
                     written += 1
-                    if progress:
-                        progress(f"W&B {self._to.mode}: {name} ({written}/{len(waiting)})")
+                    if not self._background:
+                        self._say(f"W&B {self._to.mode}: {name} ({written}/{len(pending)})")
         return written
 
-    def follow(
-        self, training: Sequence[dict[str, Any]], before_each: Callable[[], None] = lambda: None
-    ) -> int:
+    def follow(self, training: Sequence[RunSpec]) -> int:
         """Send what runs have recorded that are being trained; returns how many are shown from now
         on.
 
         Online alone: an offline copy is always of a whole run.
         """
-        before = set(self._open)
-        with environment():
-            for planned in training:
-                run = wandb_id(self._subject, planned["run_id"])
-                if self._to.mode == "online" and run not in self.failed:
-                    before_each()
-                    self._contained(
-                        run, f"run {planned['run_id'][:12]}", partial(self._follow, planned)
-                    )
-        return len(self._open.keys() - before)
+        open_before = set(self._open)
+        with self._environment():
+            for spec in training:
+                run = wandb_id(self._key, spec.run_id)
+                if self._to.mode == "online" and run not in self.failed_runs:
+                    self._contain(run, f"run {spec.run_id[:12]}", partial(self._follow_run, spec))
+        return len(self._open.keys() - open_before)
 
     def end(self) -> None:
         """End wandb's service. Runs that are open still were interrupted: W&B calls them crashed
@@ -156,259 +148,260 @@ class Writer:
         """Give up the runs that are open: wandb's service holds on to their ids, and a half-written
         one is no use.
         """
-        abandon_service([begun.run for begun in self._open.values()])
+        abandon_service([open_run.run for open_run in self._open.values()])
         self._open.clear()
 
     def write_study(self, *, checkpoint: bool = False) -> bool:
-        """Write the own run of a study that was judged, where it is not as it was; True where it
-        was written.
-        """
-        if not isinstance(self._subject, StudyFolder):
+        """Write the own run of a study that was judged; True where W&B did not have it so."""
+        folder = self._subject
+        if not isinstance(folder, StudyFolder):
             return False
-        folder, written = self._subject, list[str]()
 
-        def write() -> None:
-            if told := pending_study(folder, self._store, self._to, checkpoint=checkpoint):
-                self._write_report(told)
-                written.append(told.id)
+        def write() -> bool:
+            projection = pending_study(folder, self._store, self._to, checkpoint=checkpoint)
+            if projection is None:
+                return False
+            # Tables of an earlier copy.
+            shutil.rmtree(wandb_folder(folder) / "data", ignore_errors=True)
+            fill = partial(_fill_study, projection)
+            self._write_whole(projection, fill, exit_code=0, stamp=projection.stamp)
+            return True
 
-        with environment():
-            self._contained(study_id(folder), "the table of verdicts", write)
-        return bool(written)
+        with self._environment():
+            return bool(self._contain(study_id(folder), "the table of verdicts", write))
 
     def write_dashboard(self, *, last: bool = True) -> str | None:
-        """Save the study's workspace; returns where it is, or None where there is no server or it
+        """Save the study's workspace; returns its address, or None where there is no server or it
         failed.
 
         Args:
-            last: what went wrong is said; before, there will be another time.
+            last: say what went wrong; before, there will be another time.
         """
-        if self._to.mode == "offline" or not isinstance(self._subject, StudyFolder):
+        folder = self._subject
+        if self._to.mode == "offline" or not isinstance(folder, StudyFolder):
             return None
-        from andrea.tracking.dashboards import save
+        from andrea.tracking.dashboards import save_workspace
 
-        folder, address = self._subject, list[str]()
-
-        def write() -> None:
+        save = partial(save_workspace, folder, self._to)
+        with self._environment():
+            if last:
+                return self._contain("dashboard", "the dashboard", save)
             try:
-                address.append(save(folder, self._to))
+                return save()
             except Exception:
-                if last:
-                    raise
-                traceback.print_exc()  # into the mirror's log
+                # Into the mirror's log: another try follows.
+                traceback.print_exc()
+                return None
 
-        with environment():
-            self._contained("dashboard", "the dashboard", write)
-        return address[0] if address else None
+    def _contain(self, run: str, name: str, write: Callable[[], T]) -> T | None:
+        """Return what `write` returns; None where the W&B run could not be written, which is said.
 
-    def _contained(self, run: str, what: str, write: Callable[[], None]) -> bool:
-        """Whether the W&B run `run` was written; what went wrong is said."""
-        if self._given_up:
-            return False
+        Raises:
+            Unreachable, Misconfigured, OSError: in the foreground, what stops every run.
+        """
+        if self._has_given_up:
+            return None
         try:
-            write()
-        except (Misconfigured, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in NO_ROOM:
-                return self._failed(run, what, error)
-            if not self._background:
-                raise
-            self._given_up = True
-            self._say(
-                f"{error}; W&B gets no more: mend it, then "
-                f"`{sync_command(self._subject, self._to.mode)}`"
-            )
-            return False
-        except Unreachable as error:
-            if not self._background:
-                raise
-            later = sync_command(self._subject, "online")
-            self._say(f"{error}; mirroring offline, publish later with `{later}`")
-            self._to = Destination("offline", self._to.project, self._to.entity, self._to.tags)
-            return not ledger.has_rows(self._subject, run) and self._contained(run, what, write)
+            return write()
         except Exception as error:
-            return self._failed(run, what, error)
+            no_room = isinstance(error, OSError) and error.errno in NO_ROOM
+            if not no_room and not isinstance(error, Unreachable | Misconfigured):
+                self._say_failed(run, name, error)
+                return None
+            if not self._background:
+                raise
+            if not isinstance(error, Unreachable):
+                self._has_given_up = True
+                command = sync_command(self._subject, self._to.mode)
+                self._say(f"{error}; W&B gets no more: mend it, then `{command}`")
+                return None
+            command = sync_command(self._subject, "online")
+            self._say(f"{error}; mirroring offline, publish later with `{command}`")
+        self._to = replace(self._to, mode="offline")
+        # An offline copy would be sent after the rows that the server has.
+        entry = load_entries(self._subject).get(run)
+        if entry is not None and entry.has_rows:
+            return None
+        return self._contain(run, name, write)
+
+    def _say_failed(self, run: str, name: str, error: Exception) -> None:
+        self.failed_runs.add(run)
+        line = f"W&B: {name} is not mirrored: {first_line(error)}"
+        if self._background:
+            traceback.print_exception(error)
+            line += f"; `{sync_command(self._subject, self._to.mode)}` tries again"
+        self._say(line)
+
+    def _write_run(self, spec: RunSpec) -> bool:
+        projection = project_run(self._subject, self._store, spec, self._to.tags)
+        stamp = ending_stamp(self._store, spec.run_id) or ""
+        if self._to.mode == "offline" and projection.summary["outcome"] == "failed":
+            # Sent with `wandb sync`, the rows of a later attempt would come after these.
+            projection = replace(projection, history=[])
+        fill = partial(self._fill_run, projection)
+        self._write_whole(projection, fill, exit_code=projection.exit_code, stamp=stamp)
         return True
 
-    def _failed(self, run: str, what: str, error: Exception) -> bool:
-        if self._background:
-            traceback.print_exc()
-        self.failed.add(run)
-        later = (
-            f"; `{sync_command(self._subject, self._to.mode)}` tries again"
-            if self._background
-            else ""
-        )
-        self._say(f"W&B: {what} is not mirrored: {first_line(error)}{later}")
-        return False
-
-    def _write_run(self, planned: dict[str, Any]) -> None:
-        run = project_run(self._subject, self._store, planned, self._to.tags)
-        stamp = ledger.stamp(self._store, planned["run_id"]) or ""
-        if self._to.mode == "offline" and run.summary.get("outcome") == "failed":
-            run = replace(
-                run, history=[]
-            )  # sent with `wandb sync`, the rows of a later attempt would come after them
-        self._write(run, run.job_type, partial(self._fill, run), run.exit_code, stamp)
-
-    def _follow(self, planned: dict[str, Any]) -> None:
-        run = project_run(self._subject, self._store, planned, self._to.tags)
-        if self._to.mode == "offline" or not run.history:
+    def _follow_run(self, spec: RunSpec) -> None:
+        projection = project_run(self._subject, self._store, spec, self._to.tags)
+        if self._to.mode == "offline" or not projection.history:
             return
         try:
-            begun = self._open.get(run.id) or self._begin(run, run.job_type, early=True)
-            self._send(run, begun)
-            self._require_taken(begun.run)
+            open_run = self._open.get(projection.id) or self._begin(projection, early=True)
+            self._send_rows(projection, open_run)
+            self._require_taken(open_run.run)
         except BaseException:
             self.abandon()
             raise
 
-    def _fill(self, run: Projection, begun: _Open) -> None:
-        sent = self._send(run, begun)
-        if sent > len(run.history) and run.summary.get("outcome") != "failed":
+    def _fill_run(self, projection: RunProjection, open_run: _OpenRun) -> None:
+        sent, rows = self._send_rows(projection, open_run), len(projection.history)
+        if sent > rows and projection.summary["outcome"] != "failed":
             self._say(
-                f"W&B: run {run.id} has {sent} rows on the server and {len(run.history)} in the "
-                "store: another version of andrea wrote them, or an attempt on a GPU that went "
-                "further"
+                f"W&B: run {projection.id} has {sent} rows on the server and {rows} in the store: "
+                "another version of andrea wrote them, or an attempt on a GPU that went further"
             )
-        if begun.early:  # perhaps in an earlier attempt, elsewhere
-            begun.run.tags, config = tuple(run.tags), cast("Any", begun.run.config)
-            config.update(run.config, allow_val_change=True)
-        begun.run.summary.update(run.summary)
+        if open_run.early:
+            # The training may have gone on elsewhere, in another attempt.
+            open_run.run.tags = tuple(projection.tags)
+            config = cast("Any", open_run.run.config)
+            config.update(projection.config, allow_val_change=True)
+        open_run.run.summary.update(projection.summary)
 
-    def _send(self, run: Projection, begun: _Open) -> int:
+    def _send_rows(self, projection: RunProjection, open_run: _OpenRun) -> int:
         """Send the rows that wandb does not have yet; returns how many it has then."""
-        if begun.sent is None:
-            begun.run.define_metric("tokens")
+        run = open_run.run
+        if open_run.sent is None:
+            run.define_metric("tokens")
             for axis in AXES:
-                begun.run.define_metric(axis, step_metric="tokens")
-            begun.sent = begun.run.starting_step
-        for at, row in enumerate(run.history[begun.sent :], begun.sent):
-            values = {key: profile(v) if isinstance(v, list) else v for key, v in row.items()}
-            begun.run.log(
-                values, step=at, commit=True
-            )  # at once: the last row's values must not follow the summary's
-            begun.sent = at + 1
-        return begun.sent
+                run.define_metric(axis, step_metric="tokens")
+            open_run.sent = run.starting_step
+        for number, row in enumerate(projection.history[open_run.sent :], open_run.sent):
+            values = {
+                metric: as_histogram(value) if isinstance(value, list) else value
+                for metric, value in row.items()
+            }
+            # At once: the last row's values must not follow the summary's.
+            run.log(values, step=number, commit=True)
+            open_run.sent = number + 1
+        return open_run.sent
 
-    def _write_report(self, told: StudyProjection) -> None:
-        shutil.rmtree(
-            wandb_folder(self._subject) / "data", ignore_errors=True
-        )  # tables of an earlier copy
-        self._write(told, JOB_TYPE, partial(_fill_report, told), 0, told.stamp)
-
-    def _write(
+    def _write_whole(
         self,
-        told: Projection | StudyProjection,
-        job_type: str,
-        fill: Callable[[_Open], None],
+        projection: Projection,
+        fill: Callable[[_OpenRun], None],
         exit_code: int,
         stamp: str,
     ) -> None:
-        """One whole run."""
+        """Write a run from its beginning, or from where it is open, to its end."""
         try:
-            begun = self._open.get(told.id) or self._begin(told, job_type)
-            fill(begun)
-            self._finish(begun.run, exit_code)
+            # A run that was shown while it was trained is open already.
+            open_run = self._open.get(projection.id) or self._begin(projection)
+            fill(open_run)
+            self._finish(open_run.run, exit_code)
         except BaseException:
             self.abandon()
-            ledger.clear(self._subject, told.id)
+            remove_unnamed(self._subject, projection.id)
             raise
-        del self._open[told.id]
-        done = {"mode": self._to.mode, "where": self._to.where, "stamp": stamp}
-        copy = {"folder": Path(begun.run.dir).parent.name} if self._to.mode == "offline" else {}
-        ledger.record(self._subject, told.id, done | copy)
-        ledger.clear(self._subject, told.id)
+        del self._open[projection.id]
+        # Last: whatever is killed before this is written again.
+        entry = Entry(mode=self._to.mode, where=self._to.where, stamp=stamp)
+        if self._to.mode == "offline":
+            entry = entry.model_copy(update={"folder": Path(open_run.run.dir).parent.name})
+        save_entry(self._subject, projection.id, entry)
+        remove_unnamed(self._subject, projection.id)
 
-    def _begin(
-        self, told: Projection | StudyProjection, job_type: str, *, early: bool = False
-    ) -> _Open:
-        ledger.clear(self._subject, told.id)
-        open_run = self._init(told, job_type)
-        self._open[told.id] = _Open(open_run, early)
+    def _begin(self, projection: Projection, *, early: bool = False) -> _OpenRun:
+        remove_unnamed(self._subject, projection.id)
+        run = self._init_run(projection)
+        open_run = self._open[projection.id] = _OpenRun(run, early)
         if self._background:
-            children_follow()  # wandb's service, begun with the first run and after every error
+            # wandb's service, begun with the first run and after every error.
+            match_children()
         if self._to.mode == "online":
-            ledger.record(self._subject, told.id, {"mode": "begun"})
-            if isinstance(self._subject, SingleRun) and not self._addressed:
-                self._say(f"W&B run: {open_run.url}")  # a study has a dashboard
-                self._addressed = True
-        return self._open[told.id]
+            save_entry(self._subject, projection.id, Entry(mode="begun"))
+            # A study has a dashboard instead.
+            if isinstance(self._subject, SingleRun) and not self._has_said_address:
+                self._say(f"W&B run: {run.url}")
+                self._has_said_address = True
+        return open_run
 
-    def _init(self, told: Projection | StudyProjection, job_type: str) -> wandb.Run:
+    def _init_run(self, projection: Projection) -> wandb.Run:
         online = self._to.mode == "online"
         try:
             return wandb.init(
                 project=self._to.project,
                 entity=self._to.entity or None,
-                id=told.id,
-                name=told.name,
-                group=told.group,
-                job_type=job_type,
-                tags=told.tags,
-                config=told.config,
+                id=projection.id,
+                name=projection.name,
+                group=projection.group,
+                job_type=projection.job_type,
+                tags=projection.tags,
+                config=projection.config,
+                # An id that is begun anew would get all its rows a second time.
                 resume="allow" if online else None,
                 dir=self._subject.path,
+                # Several runs are open at once.
                 reinit="create_new",
-                settings=settings(self._to.mode),
+                settings=run_settings(self._to.mode),
             )
         except ValueError as error:
-            raise Misconfigured(f"wandb refuses its settings ({refusal(error)})") from error
+            message = f"wandb refuses its settings ({explain_setting(error)})"
+            raise Misconfigured(message) from error
         except wandb.errors.Error as error:
             if not online:
                 raise
             if "deleted" in str(error):
-                raise StudyError(
-                    "it was deleted in W&B, which keeps the ids of deleted runs"
-                ) from error
-            raise Unreachable(why(error)) from error
+                message = "it was deleted in W&B, which keeps the ids of deleted runs"
+                raise StudyError(message) from error
+            raise Unreachable(explain_error(error)) from error
 
-    def _finish(self, open_run: wandb.Run, exit_code: int) -> None:
+    def _finish(self, run: wandb.Run, exit_code: int) -> None:
         try:
-            open_run.finish(exit_code=exit_code)
+            run.finish(exit_code=exit_code)
         except TimeoutError as error:
             if self._to.mode == "offline":
                 raise
-            raise Unreachable(
-                f"W&B took no data for {seconds('FINISH_TIMEOUT', FINISH_TIMEOUT_S):g} s"
-            ) from error
-        self._require_taken(open_run)
+            waited_s = timeout_s("FINISH_TIMEOUT", FINISH_TIMEOUT_S)
+            raise Unreachable(f"W&B took no data for {waited_s:g} s") from error
+        self._require_taken(run)
 
-    def _require_taken(self, open_run: wandb.Run) -> None:
+    def _require_taken(self, run: wandb.Run) -> None:
         """Raise where wandb has given up some of the run's data, which it does not say itself."""
-        if self._to.mode == "online" and (given_up := lost(Path(open_run.dir).with_name("logs"))):
-            raise Unreachable(f"W&B refused some data ({given_up})")
+        if self._to.mode == "online" and (error := lost_data(Path(run.dir).with_name("logs"))):
+            raise Unreachable(f"W&B refused some data ({error})")
 
 
-def profile(values: list[float]) -> wandb.Histogram:
-    """A value per layer as a histogram with a bin per layer: W&B draws it over tokens as layers
-    against time.
+def as_histogram(profile: list[float]) -> wandb.Histogram:
+    """Return a value per layer as a histogram with a bin per layer: W&B draws it over tokens as
+    layers against time.
 
     A table would do as well, but online every table is an artifact, with a new name at every
     mirroring.
     """
-    return wandb.Histogram(np_histogram=(np.array(values), np.arange(len(values) + 1) - 0.5))
+    return wandb.Histogram(np_histogram=(np.array(profile), np.arange(len(profile) + 1) - 0.5))
 
 
-def _fill_report(told: StudyProjection, begun: _Open) -> None:
+def _fill_study(projection: StudyProjection, open_run: _OpenRun) -> None:
     """Tables go into the summary: in the history every mirroring would add a row."""
-    open_run = begun.run
-    open_run.summary.update(told.summary)
-    for key, table in told.tables.items():
-        open_run.summary[key] = wandb.Table(
+    run = open_run.run
+    run.summary.update(projection.summary)
+    for key, table in projection.tables.items():
+        run.summary[key] = wandb.Table(
             columns=[*table.columns], data=[*table.rows], allow_mixed_types=True
         )
-    if told.files:
-        _attach(open_run, f"{told.group}-report", "report", told.files)
-    if told.checkpoint is not None:
-        files = {name: told.checkpoint.with_name(name) for name in ("checkpoint", "config.json")}
-        _attach(open_run, f"{told.group}-best", "model", files)
+    if projection.files:
+        _attach(run, f"{projection.group}-report", "report", projection.files)
+    if projection.checkpoint is not None:
+        folder = projection.checkpoint.parent
+        files = {name: folder / name for name in ("checkpoint", "config.json")}
+        _attach(run, f"{projection.group}-best", "model", files)
 
 
-def _attach(open_run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
+def _attach(run: wandb.Run, name: str, kind: str, files: dict[str, Path]) -> None:
     """Files as an artifact; content that the server has already makes no new version."""
-    artifact = wandb.Artifact(
-        re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind
-    )  # a study may be named `a+b`
+    # A study may be named `a+b`, which W&B takes for no name.
+    artifact = wandb.Artifact(re.sub(r"[^A-Za-z0-9_.-]", "-", name), kind)
     for inside, path in files.items():
         artifact.add_file(str(path), inside, skip_cache=True, policy="immutable")
-    open_run.log_artifact(artifact)
+    run.log_artifact(artifact)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from andrea.data.batches import training_batch
 from andrea.data.prepared import Prepared
-from andrea.training.evaluate import evaluation_mode
+from andrea.model.gpt import evaluation_mode
 from andrea.training.run_ending import finite_or_none
 
 PROBE_SEED = 2**31 - 1

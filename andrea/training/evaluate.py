@@ -1,8 +1,7 @@
 """Loss on the fixed evaluated tokens: the same windows in every run. Uses no random numbers."""
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from andrea.data.batches import EvalSet
+from andrea.model.gpt import evaluation_mode
 from andrea.records.run import DocumentLoss
 from andrea.training.run_ending import finite_or_none
 
@@ -98,14 +98,3 @@ def _token_losses(
             targets = torch.from_numpy(y[rows]).to(device, non_blocking=True)
             parts.append(model(inputs, targets).float())
         return torch.cat(parts).cpu().double().numpy()
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off; the model's mode is restored afterwards."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

@@ -12,8 +12,7 @@ docs/method.md, *Controls*.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from andrea.verdict import paired
 from andrea.verdict.replicates import (
@@ -69,10 +68,6 @@ class DeterminismCheck:
     difference: float | None = None
     """|loss − loss of the repeat|, nats."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class PairedControl:
@@ -94,10 +89,6 @@ class PairedControl:
     """
     interval: tuple[float, float] | None = None
     """Of the mean, 95 %, two-sided."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**asdict(self), "interval": list(self.interval) if self.interval else None}
 
 
 def check_determinism(

@@ -8,8 +8,10 @@ where it is one of a point or a choice, and a rate of a grid is a rate.
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
 
 Side = Literal["low", "high"]
 
@@ -66,10 +68,6 @@ class Parabola:
         x = math.log10(lr)
         return c0 + c1 * x + c2 * x * x
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {name: list(values) for name, values in asdict(self).items()}
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -99,17 +97,8 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "lr": self.lr,
-            "method": self.method,
-            "note": self.note,
-            "edge": self.edge,
-            "fit": self.fit.to_dict() if self.fit else None,
-            "hardly_tuned": self.hardly_tuned,
-            "grid": list(self.grid),
-            "window": [asdict(p) for p in self.window],
-            "reach": list(self.reach),
-        }
+        values: dict[str, Any] = to_jsonable_python(self)
+        return values
 
 
 def round_rate(x: float) -> float:

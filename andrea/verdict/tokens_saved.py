@@ -102,15 +102,14 @@ def _require_complete_pairs(
 ) -> None:
     if len(differences) < 2:
         raise _Refused("fewer than two pairs")
-    samples = [differences, half]
-    for control, factor in ((half, "half"), (double, "double")):
-        if control is not None and control.keys() != differences.keys():
+    controls = {"half": half} if double is None else {"half": half, "double": double}
+    for factor, control in controls.items():
+        if control.keys() != differences.keys():
             common = len(control.keys() & differences.keys())
             raise _Refused(
                 f"the baseline on {factor} the tokens has {common} of the {len(differences)} seeds"
             )
-    if double is not None:
-        samples.append(double)
+    samples = (differences, *controls.values())
     if not all(math.isfinite(value) for sample in samples for value in sample.values()):
         raise _Refused("a loss is not finite")
 
@@ -129,11 +128,7 @@ def _count_halvings(
     mean, (low, high) = float(np.mean(effect)), paired.t_interval(effect, alpha)
     ends: list[float] = []
     if high >= 0:
-        if not _is_seen(cost_of_half, alpha):
-            raise _Refused(
-                "half the tokens do not cost the baseline a loss that these pairs see at "
-                f"{_describe_level(alpha)}"
-            )
+        _require_seen(cost_of_half, alpha, "half the tokens do not cost the baseline")
         interval = _fieller_interval(effect, cost_of_half, alpha)
         ends += [end for end in interval if end >= 0 or low >= 0]
     if low < 0:
@@ -143,11 +138,7 @@ def _count_halvings(
             raise _Refused(
                 f"{reach}, and no baseline was trained on double the tokens to tell by how many"
             )
-        if not _is_seen(gain_of_double, alpha):
-            raise _Refused(
-                "double the tokens do not gain the baseline a loss that these pairs see at "
-                f"{_describe_level(alpha)}"
-            )
+        _require_seen(gain_of_double, alpha, "double the tokens do not gain the baseline")
         interval = _fieller_interval(effect, gain_of_double, alpha)
         ends += [end for end in interval if end <= 0 or high < 0]
     reference = gain_of_double if mean < 0 and gain_of_double else cost_of_half
@@ -156,18 +147,18 @@ def _count_halvings(
     return halvings
 
 
-def _describe_level(alpha: float) -> str:
-    return f"a level of {100 * (1 - alpha):.4g} %"
-
-
 def _share_saved(halvings: float) -> float:
     """Return 1 − 2^ρ; 0 rather than −0."""
     return -math.expm1(halvings * math.log(2)) + 0.0
 
 
-def _is_seen(control: Sequence[float], alpha: float) -> bool:
-    """Return true if the pairs see that more tokens lower the loss: Fieller's set is bounded."""
-    return float(np.mean(control)) > 0 and paired.t_test_p(control) < alpha
+def _require_seen(control: Sequence[float], alpha: float, unseen: str) -> None:
+    """Refuse a control unless the pairs see that more tokens lower the loss: Fieller's set is
+    bounded then.
+    """
+    if not (float(np.mean(control)) > 0 and paired.t_test_p(control) < alpha):
+        level = f"a level of {100 * (1 - alpha):.4g} %"
+        raise _Refused(f"{unseen} a loss that these pairs see at {level}")
 
 
 def _fieller_interval(

@@ -29,12 +29,12 @@ QUANTITIES = {
 """Quantities of the layers' table and what they are called."""
 
 
-def row_of(run: RunView) -> dict[str, Any]:
-    """The run as a row of `RUNS`, every column there: None where there is no result to tell it."""
+def full_row(run: RunView) -> dict[str, Any]:
+    """Return the run as a row of `RUNS` with every column; None where there is no result."""
     return dict.fromkeys(RUNS) | run.row
 
 
-def rates(run: RunView) -> pd.DataFrame:
+def rate_curve(run: RunView) -> pd.DataFrame:
     """The learning rate as it was logged: tokens, lr. (`curves` has the peak rate in its column
     lr.)
     """
@@ -47,7 +47,7 @@ def rates(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "int64", "lr": "float64"})
 
 
-def notable(run: RunView) -> pd.DataFrame:
+def find_notable(run: RunView) -> pd.DataFrame:
     """What stands out along the training: what, tokens (where), value, told (the value in words).
 
     The first loss that was not finite with the last that was, the largest jump of the training loss
@@ -70,7 +70,7 @@ def notable(run: RunView) -> pd.DataFrame:
         if finite.any():
             last = train[finite & (train["tokens"] < first["tokens"])].tail(1)
             found += [
-                ("the last one before it", r["tokens"], r["loss"], _nats(r["loss"]))
+                ("the last one before it", r["tokens"], r["loss"], _format_nats(r["loss"]))
                 for r in last.to_dict("records")
             ]
     jumps = train["loss"].astype("float64").diff()
@@ -99,7 +99,7 @@ def notable(run: RunView) -> pd.DataFrame:
     good = evaluated[np.isfinite(evaluated["loss"].astype("float64"))]
     if len(good):
         at, end = good.iloc[int(np.argmin(good["loss"].to_numpy(dtype="float64")))], good.iloc[-1]
-        said = _nats(at["loss"])
+        said = _format_nats(at["loss"])
         if end["tokens"] > at["tokens"]:
             said += f"; at the end {text.signed(end['loss'] - at['loss'])}"
         found.append(("lowest evaluated loss", at["tokens"], at["loss"], said))
@@ -107,17 +107,17 @@ def notable(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "Int64", "value": "float64"})
 
 
-def _nats(value: Any) -> str:
+def _format_nats(value: Any) -> str:
     return f"{text.loss(value)} nats"
 
 
-def legend(run: RunView) -> dict[str, tuple[str, str]]:
+def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
     """The loss curves that there are, for `Figure.legend`."""
     there = set(run.curves["kind"])
     return {kind: (NAMES[kind], theme.var(color)) for kind, color in KINDS.items() if kind in there}
 
 
-def losses(run: RunView) -> dict[str, Any]:
+def draw_losses(run: RunView) -> dict[str, Any]:
     """Training and evaluated loss over the tokens, with the levels that a loss is measured by."""
     drawn = run.curves[["kind", "run_id", "tokens", "step", "loss"]].rename(columns={"kind": "arm"})
     train = lines.thin(drawn[drawn["arm"] == "train"])
@@ -161,7 +161,7 @@ def losses(run: RunView) -> dict[str, Any]:
 
 
 def _levels(run: RunView) -> pd.DataFrame:
-    row = row_of(run)
+    row = full_row(run)
     told = {
         "at initialisation": row["initial_loss"],
         "token frequencies alone": row["unigram_loss"],
@@ -174,7 +174,7 @@ def _levels(run: RunView) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "loss"])
 
 
-def along(
+def draw_along(
     frame: pd.DataFrame, key: str, title: str, *, log: bool = False, form: str = "~g"
 ) -> dict[str, Any] | None:
     """One quantity over the tokens; None where nothing of it can be drawn.
@@ -209,7 +209,7 @@ def along(
     return finish(layered, 150, f"{title} over tokens trained.")
 
 
-def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
+def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     """A quantity as a map: block over tokens, the darker the larger (logarithmic); None where there
     is nothing above 0.
 
@@ -232,7 +232,7 @@ def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
         title=QUANTITIES[quantity],
         gradientLength=180,
         format="~g",
-        values=_marked(*domain),
+        values=_few_ticks(*domain),
     )
     color = alt.Color(
         "value:Q",
@@ -257,7 +257,7 @@ def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     )
 
 
-def _marked(low: float, high: float) -> list[float]:
+def _few_ticks(low: float, high: float) -> list[float]:
     """A few labels of a logarithmic colour scale."""
     between = marks.ticks_log(low, high)
     return (
@@ -267,7 +267,7 @@ def _marked(low: float, high: float) -> list[float]:
     )
 
 
-def documents(frame: pd.DataFrame) -> dict[str, Any]:
+def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
     """Every document's loss, the hardest first.
 
     Args:

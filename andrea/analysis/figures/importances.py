@@ -34,17 +34,14 @@ RESAMPLES = 100
 
 
 def why_not(trials: pd.DataFrame, names: Sequence[str]) -> str:
-    """Why nothing can be said about importance, or nothing."""
+    """Return why there is no importance of parameters; empty where there is one."""
     done = int(trials["loss"].notna().sum())
     if len(names) < 2:
-        return "a single parameter has none to be compared with"
+        return "Parameter importance needs two parameters"
     if not trials["ok"].any():
-        return "no trial trained"
+        return "Parameter importance needs a trial that trained"
     if done < FEWEST:
-        return (
-            f"{text.plural(done, 'finished trial')} are too few to tell; from {FEWEST} on it is "
-            "told"
-        )
+        return f"Parameter importance needs {FEWEST} finished trials; there are {done}"
     return ""
 
 

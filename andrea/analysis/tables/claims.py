@@ -1,5 +1,5 @@
-"""Claims against what a store holds: which were measured, in what regime, and what the verdict says
-about them.
+"""Claims and the verdicts of a store: which claims were measured, in what regime, and whether the
+verdicts support them.
 
 The rule. An ablation says in `claimed` by which verdicts of which arm its claim would be supported.
 By the verdict:
@@ -16,7 +16,7 @@ several regimes are never pooled: each study of a claim has an answer of its own
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -24,8 +24,9 @@ import yaml
 
 from andrea import catalogue
 from andrea.analysis.load import Study
-from andrea.analysis.tables import leaderboard as board
+from andrea.analysis.tables import leaderboard
 from andrea.analysis.tables.frames import with_number_types
+from andrea.records.study import AskedStudy
 from andrea.store.verdict_rows import level_label
 from andrea.text import numbers as text
 
@@ -68,140 +69,171 @@ CLAIMS = {
 """Columns of the table: one row per claim, study and arm that the claim is about."""
 
 
+CLAIM_FIELDS = ("question", "claim", "claimed", "factors", "factor", "baseline", "arms")
+"""Fields of an ablation that its claim rests on."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A claim and how it would be supported."""
+    """A claim, and the verdicts that would support it."""
 
     ablation: str
     """Name of the ablation that asks it."""
     text: str
-    question: str
-    claimed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By arm, or interaction, the verdicts that support it; empty: no rule was written down."""
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-    """What the ablation asks: baseline, arms or factors, with labels."""
+    question: AskedStudy
+    """The ablation: baseline, arms or factors, with labels."""
+
+    @property
+    def rule(self) -> dict[str, list[str]]:
+        """The supporting verdicts by arm or interaction; empty where no rule was written down."""
+        return self.question.claimed
+
+    @property
+    def supporting(self) -> list[str]:
+        """The supporting verdicts in words: `post-norm worse or unstable`."""
+        return [f"{_name(self.question, arm)} {_join(words)}" for arm, words in self.rule.items()]
 
 
-def claim_of(name: str, asked: Mapping[str, Any]) -> Claim | None:
-    """The claim in what an ablation asks; None where it has none."""
-    told = " ".join(str(asked.get("claim") or "").split())
-    if not told:
-        return None
-    words = {
-        str(arm): [str(word) for word in (given if isinstance(given, list) else [given])]
-        for arm, given in _named(asked.get("claimed")).items()
-    }
-    return Claim(name, told, " ".join(str(asked.get("question") or "").split()), words, asked)
+@dataclass(frozen=True)
+class MeasuredClaim:
+    """A claim with the studies that measured it."""
+
+    claim: Claim
+    studies: list[Study]
 
 
-def catalogued() -> list[Claim]:
-    """The claims of all ablations in the catalogue; a file that cannot be read has none (`andrea
-    ablate` says why).
+def read_claim(name: str, question: AskedStudy) -> Claim | None:
+    """Return the claim of an ablation; None where it has none."""
+    words = " ".join(question.claim.split())
+    return Claim(name, words, question) if words else None
+
+
+def catalogued_claims() -> list[Claim]:
+    """Return the claims of all ablations in the catalogue, without files that cannot be read
+    (`andrea ablate` says why).
     """
-    found = []
+    claims = []
     for entry in catalogue.list_entries("ablations"):
         try:
-            asked = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
+            content = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue
-        if isinstance(asked, dict) and (claim := claim_of(entry.name, asked)):
-            found.append(claim)
-    return found
+        if not isinstance(content, dict):
+            continue
+        fields = {key: content[key] for key in CLAIM_FIELDS if key in content}
+        question = AskedStudy.from_json(_with_text_names(fields), entry.path)
+        claim = read_claim(entry.name, question) if question else None
+        if claim:
+            claims.append(claim)
+    return claims
 
 
-def measured(claims: Iterable[Claim], studies: Sequence[Study]) -> list[tuple[Claim, list[Study]]]:
-    """Every claim with the studies of it, the catalogue's first, then those that only a study
-    knows.
+def _with_text_names(content: Any) -> Any:
+    """Return the content of a YAML file with names as text: the arm `8` is not a number."""
+    if not isinstance(content, dict):
+        return content
+    return {str(name): _with_text_names(value) for name, value in content.items()}
+
+
+def match_studies(claims: Iterable[Claim], studies: Sequence[Study]) -> list[MeasuredClaim]:
+    """Return every claim with its studies, the given claims first, then those that only a study
+    has.
 
     A study belongs to the claim whose text it has; else to the one of its name, if it asks about
     the same arms by the same rule, or was frozen before there was one: the text may have been put
     better since.
     """
-    found = [(claim, [study for study in studies if _is_about(study, claim)]) for claim in claims]
-    known = {study.path for _, several in found for study in several}
-    others: dict[str, tuple[Claim, list[Study]]] = {}
+    matched = []
+    for claim in claims:
+        own_studies = [study for study in studies if _is_about(study, claim)]
+        matched.append(MeasuredClaim(claim, own_studies))
+    known = {study.path for measured in matched for study in measured.studies}
+    others: dict[str, MeasuredClaim] = {}
     for study in studies:
-        own = claim_of(study.name, study.asked_yaml)
+        own = read_claim(study.name, study.protocol)
         if study.path not in known and own is not None:
-            others.setdefault(own.text, (own, []))[1].append(study)
-    return [*found, *others.values()]
+            others.setdefault(own.text, MeasuredClaim(own, [])).studies.append(study)
+    return [*matched, *others.values()]
 
 
 def _is_about(study: Study, claim: Claim) -> bool:
-    own = claim_of(study.name, study.asked_yaml)
+    own = read_claim(study.name, study.protocol)
     if own is not None and own.text == claim.text:
         return True
-    if own is not None and own.claimed and own.claimed != claim.claimed:
+    if own is not None and own.rule and own.rule != claim.rule:
         return False
-    arms = {part for name in claim.claimed for part in name.split(CROSSED)}
+    arms = {part for name in claim.rule for part in name.split(CROSSED)}
     levels = {level for levels in study.factors.values() for level in levels}
     return study.name == claim.ablation and bool(arms) and arms <= {*study.arms, *levels}
 
 
-def rows(found: Iterable[tuple[Claim, list[Study]]]) -> pd.DataFrame:
-    """The table, columns as in `CLAIMS`."""
-    told: list[dict[str, Any]] = []
-    for claim, studies in found:
-        for study in studies:
-            told += _of_study(claim, study)
-        if not studies:
-            told += _unmeasured(claim)
-    return with_number_types(pd.DataFrame(told, columns=list(CLAIMS)), CLAIMS)
+def claims_table(measured_claims: Iterable[MeasuredClaim]) -> pd.DataFrame:
+    """Return the table `CLAIMS`."""
+    rows: list[dict[str, Any]] = []
+    for measured in measured_claims:
+        for study in measured.studies:
+            rows += _study_rows(measured.claim, study)
+        if not measured.studies:
+            rows += _unmeasured_rows(measured.claim)
+    return with_number_types(pd.DataFrame(rows, columns=list(CLAIMS)), CLAIMS)
 
 
-def _unmeasured(claim: Claim) -> list[dict[str, Any]]:
-    base = {
+def _unmeasured_rows(claim: Claim) -> list[dict[str, Any]]:
+    common = {
         "claim": claim.text,
         "ablation": claim.ablation,
         "study": "",
         "regime": "",
         "verdict": "",
         "cause": "",
-    }
-    told = {
-        "against": _called(claim.protocol, str(claim.protocol.get("baseline") or "")),
+        "against": _name(claim.question, claim.question.baseline or ""),
         "exploratory": False,
+        "word": NOT_TESTED,
+        "why": "not measured here",
     }
-    done = {"word": NOT_TESTED, "why": "not measured here"}
-    named = claim.claimed or {"": []}
     return [
-        {**base, **told, **done, "effect": _called(claim.protocol, arm), "claimed": _either(words)}
-        for arm, words in named.items()
+        {**common, "effect": _name(claim.question, arm), "claimed": _join(words)}
+        for arm, words in (claim.rule or {"": []}).items()
     ]
 
 
-def _of_study(claim: Claim, study: Study) -> list[dict[str, Any]]:
-    """A row per arm that the claim is about. The rule that the study was frozen with comes before a
-    later one.
+def _study_rows(claim: Claim, study: Study) -> list[dict[str, Any]]:
+    """Return a row per arm that the claim is about, by the rule that the study was frozen with; by
+    the claim's where it had none.
     """
-    own = claim_of(study.name, study.asked_yaml)
-    frozen = own is not None and bool(own.claimed)
-    claimed = own.claimed if own is not None and frozen else claim.claimed
-    under = board.study_regime(study)
-    base = {"claim": claim.text, "ablation": claim.ablation, "study": study.path.name, "m": study.m}
-    base |= {key: getattr(under, key) for key in ("regime", "parameters", "tokens")}
-    base["against"] = study.baseline_label
-    judged = board.board_table([study])
-    found = []
-    for arm, words in claimed.items():
-        row = _interaction(study, arm) if CROSSED in arm else _judged(judged, arm)
-        word, why = stand(words, row)
-        if not frozen and word in (SUPPORTED, CONTRADICTED):
-            why += "; the rule was written after this study was frozen"
-        keys = ("verdict", "cause", "mean", "low", "high", "level", "n", "exploratory")
-        told = {key: row.get(key) for key in keys} | {"exploratory": bool(row.get("exploratory"))}
-        effect = row.get("effect") or _label(study.asked_yaml, arm)
-        found.append(
-            {**base, **told, "effect": effect, "claimed": _either(words), "word": word, "why": why}
-        )
-    return found or [
-        {**base, "effect": "", "exploratory": False, "word": NOT_SHOWN, "why": NO_RULE}
-    ]
+    own = read_claim(study.name, study.protocol)
+    was_frozen = own is not None and bool(own.rule)
+    rule = own.rule if own is not None and was_frozen else claim.rule
+    regime = leaderboard.study_regime(study)
+    common = {
+        "claim": claim.text,
+        "ablation": claim.ablation,
+        "study": study.path.name,
+        "m": study.m,
+        "regime": regime.regime,
+        "parameters": regime.parameters,
+        "tokens": regime.tokens,
+        "against": study.baseline_label,
+    }
+    board = leaderboard.board_table([study])
+    rows = []
+    for arm, words in rule.items():
+        judged = _interaction(study, arm) if CROSSED in arm else _board_row(board, arm)
+        word, reason = judge_claim(words, judged)
+        if not was_frozen and word in (SUPPORTED, CONTRADICTED):
+            reason += "; the rule was written after this study was frozen"
+        keys = ("verdict", "cause", "mean", "low", "high", "level", "n")
+        row = {**common, **{key: judged.get(key) for key in keys}}
+        row["exploratory"] = bool(judged.get("exploratory"))
+        row["effect"] = judged.get("effect") or _label(study.protocol, arm)
+        rows.append({**row, "claimed": _join(words), "word": word, "why": reason})
+    undecided = {"effect": "", "exploratory": False, "word": NOT_SHOWN, "why": NO_RULE}
+    return rows or [{**common, **undecided}]
 
 
-def _judged(judged: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """The board's row of an arm; empty where it has none."""
-    rows = judged[judged["arm"] == arm].to_dict("records")
+def _board_row(board: pd.DataFrame, arm: str) -> dict[str, Any]:
+    """Return the board's row of an arm; empty where it has none."""
+    rows = board[board["arm"] == arm].to_dict("records")
     return {str(key): value for key, value in rows[0].items()} if rows else {}
 
 
@@ -209,30 +241,25 @@ NO_RULE = "the ablation does not say which verdicts would support its claim (cla
 
 
 def _interaction(study: Study, name: str) -> dict[str, Any]:
-    """An interaction as a row of the board: present is worse where its mean is above 0."""
-    label = CROSSED.join(_label(study.asked_yaml, level) for level in name.split(CROSSED))
-    rows = study.effects[
-        (study.effects["kind"] == "interaction") & (study.effects["name"] == label)
-    ]
-    if rows.empty:
+    """Return an interaction as a row of the board: present is worse where its mean is above 0."""
+    label = _label(study.protocol, name)
+    is_named = (study.effects["kind"] == "interaction") & (study.effects["name"] == label)
+    effects = study.effects[is_named]
+    if effects.empty:
         return {"effect": label}
-    row: dict[str, Any] = {str(key): value for key, value in rows.iloc[0].to_dict().items()}
+    row: dict[str, Any] = {str(key): value for key, value in effects.iloc[0].to_dict().items()}
     word = str(row["verdict"])
     if word == "present":
         word = "worse" if row["mean"] > 0 else "better"
-    early = study.verdict.exploratory
-    shown = {key: None if early else row[key] for key in ("mean", "low", "high")}
-    return {
-        **row,
-        **shown,
-        "effect": label,
-        "verdict": INTERACTION.get(word, word),
-        "exploratory": early,
-    }
+    row |= {"effect": label, "verdict": INTERACTION.get(word, word)}
+    row["exploratory"] = study.verdict.exploratory
+    if study.verdict.exploratory:
+        row |= {"mean": None, "low": None, "high": None}
+    return row
 
 
-def stand(claimed: Sequence[str], row: Mapping[str, Any]) -> tuple[str, str]:
-    """How a claim stands by a verdict, and why in words.
+def judge_claim(claimed: Sequence[str], row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a verdict says about a claim, and why in words.
 
     Args:
         claimed: the verdicts that support it.
@@ -247,75 +274,52 @@ def stand(claimed: Sequence[str], row: Mapping[str, Any]) -> tuple[str, str]:
     if verdict not in DECIDED:
         return NOT_SHOWN, text.judged(str(verdict), str(row.get("cause") or ""))
     word = SUPPORTED if verdict in claimed else CONTRADICTED
-    return word, f"{verdict}{_reach(row)}, claimed {_either(claimed)}"
+    return word, f"{verdict}{_extent(row)}, claimed {_join(claimed)}"
 
 
-def _reach(row: Mapping[str, Any]) -> str:
-    """How far a difference is known to go: significant is not yet large."""
-    low, high, m = row.get("low"), row.get("high"), row.get("m")
-    if row["verdict"] not in ("better", "worse") or text.absent(low) or text.absent(m):
+def _extent(row: Mapping[str, Any]) -> str:
+    """Word whether a significant difference is known to exceed the margin."""
+    low, high, margin = row.get("low"), row.get("high"), row.get("m")
+    if row["verdict"] not in ("better", "worse") or text.absent(low) or text.absent(margin):
         return ""
     nearest = min(abs(float(low or 0)), abs(float(high or 0)))
-    return " by more than m" if nearest > float(m or 0) else ", whether by more than m is open"
+    return " by more than m" if nearest > float(margin or 0) else ", whether by more than m is open"
 
 
-def overall(words: Sequence[str]) -> str:
-    """How a claim about several arms stands in one study."""
-    if CONTRADICTED in words:
+def combine_words(words: Iterable[str]) -> str:
+    """Return the word for a claim about several arms in one study."""
+    distinct = set(words)
+    if CONTRADICTED in distinct:
         return CONTRADICTED
-    for word in (SUPPORTED, NOT_TESTED):
-        if words and all(one == word for one in words):
-            return word
-    return NOT_SHOWN
+    return distinct.pop() if distinct in ({SUPPORTED}, {NOT_TESTED}) else NOT_SHOWN
 
 
-def by_claim(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per claim and study of it: claim, ablation, study, regime, word, counted over its
-    arms.
+def words_by_study(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per claim and study of it, over its arms: claim, ablation, study, regime,
+    word.
     """
-    found = [
-        {
-            **dict(zip(("claim", "ablation", "study"), key, strict=True)),
-            "regime": part["regime"].iloc[0],
-            "word": overall(list(part["word"])),
-        }
-        for key, part in table.groupby(["claim", "ablation", "study"], sort=False)
-        if isinstance(key, tuple)
-    ]
-    return pd.DataFrame(found, columns=["claim", "ablation", "study", "regime", "word"])
+    groups = table.groupby(["claim", "ablation", "study"], sort=False, as_index=False)
+    return groups.agg(regime=("regime", "first"), word=("word", combine_words))
 
 
-def _label(asked: Mapping[str, Any], arm: str) -> str:
-    """What an arm, a level or a crossing of levels is called."""
-    if CROSSED in arm:
-        return CROSSED.join(_label(asked, level) for level in arm.split(CROSSED))
-    told = _named(asked.get("arms")).get(arm)
-    if isinstance(told, dict) and told.get("label"):
-        return str(told["label"])
-    factors = {factor: _named(levels) for factor, levels in _named(asked.get("factors")).items()}
-    if factors and "+" in arm:
-        return ", ".join(_label(asked, level) for level in arm.split("+"))
-    factor = next((factor for factor, levels in factors.items() if arm in levels), None)
-    return level_label(factors, factor, arm) if factor else arm
+def _label(question: AskedStudy, name: str) -> str:
+    """Return the label of an arm, a level or a crossing of levels."""
+    if CROSSED in name:
+        return CROSSED.join(_label(question, level) for level in name.split(CROSSED))
+    if name in question.arms and question.arms[name].label:
+        return str(question.arms[name].label)
+    factors = question.factors or {}
+    if factors and "+" in name:
+        return ", ".join(_label(question, level) for level in name.split("+"))
+    factor = next((factor for factor, levels in factors.items() if name in levels), None)
+    return level_label(factors, factor, name) if factor else name
 
 
-def _called(asked: Mapping[str, Any], arm: str) -> str:
-    """The label, after the factor where it is a bare number, as a study has it (`Study.called`)."""
-    label, factor = _label(asked, arm), str(asked.get("factor") or "").rpartition(".")[2]
+def _name(question: AskedStudy, arm: str) -> str:
+    """Return the label, after the factor where it is a bare number, as in `Study.called`."""
+    label, factor = _label(question, arm), question.factor.rpartition(".")[2]
     return f"{factor} {label}" if factor and text.bare(label) else label
 
 
-def _named(given: Any) -> dict[str, Any]:
-    """A mapping of a YAML file, its names as they were written; what is none has no names."""
-    return {str(name): value for name, value in given.items()} if isinstance(given, dict) else {}
-
-
-def _either(words: Sequence[str]) -> str:
+def _join(words: Sequence[str]) -> str:
     return " or ".join(words)
-
-
-def wanted(claim: Claim) -> list[str]:
-    """What would support a claim, in words: `post-norm worse or unstable`."""
-    return [
-        f"{_called(claim.protocol, arm)} {_either(words)}" for arm, words in claim.claimed.items()
-    ]

@@ -3,12 +3,12 @@ scores.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import pandas as pd
 
 from andrea.analysis.tables.frames import UNFINISHED, with_number_types
-from andrea.store.verdict_rows import Row
-from andrea.text.numbers import note as verdict_note
+from andrea.store.verdict_rows import EffectRow, VerdictRow
 
 VERDICTS = {
     "arm": "str: name of the arm",
@@ -97,7 +97,7 @@ def tuning_trials(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict_table(
-    rows: Sequence[Row], runs: pd.DataFrame, label: Callable[[str], str]
+    rows: Sequence[VerdictRow], runs: pd.DataFrame, label: Callable[[str], str]
 ) -> pd.DataFrame:
     """Return `VERDICTS`.
 
@@ -109,7 +109,7 @@ def verdict_table(
     replicates = runs[runs["phase"] == "replicate"]
     table = []
     for row in rows:
-        of_arm = replicates[replicates["arm"] == row["arm"]]
+        of_arm = replicates[replicates["arm"] == row.arm]
         counts = {
             "planned": len(of_arm),
             "completed": int(of_arm["ok"].sum()),
@@ -117,14 +117,14 @@ def verdict_table(
             "stalled": int(of_arm["stalled"].sum()),
             "unfinished": int(of_arm["outcome"].isin(UNFINISHED).sum()),
         }
-        words = {"label": label(row["arm"]), "note": verdict_note(row)}
-        table.append({**row, **counts, **words})
+        words = {"label": label(row.arm), "note": row.note}
+        table.append({**asdict(row), **counts, **words})
     return with_number_types(pd.DataFrame(table, columns=list(VERDICTS)), VERDICTS)
 
 
-def effect_table(rows: Sequence[Row]) -> pd.DataFrame:
+def effect_table(rows: Sequence[EffectRow]) -> pd.DataFrame:
     """Return `EFFECTS` from rows of `effect_rows`."""
-    return with_number_types(pd.DataFrame(rows, columns=list(EFFECTS)), EFFECTS)
+    return with_number_types(pd.DataFrame(map(asdict, rows), columns=list(EFFECTS)), EFFECTS)
 
 
 def paired_differences(

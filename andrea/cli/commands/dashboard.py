@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Runs, Study, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Runs, Study, examples, option
 from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
@@ -16,12 +16,8 @@ EXAMPLES = examples("andrea dashboard norm-placement", "andrea dashboard lr --po
 
 def dashboard(
     study: Study,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="N", help="0 takes any free port.")
-    ] = 8080,
-    host: Annotated[
-        str, typer.Option("--host", metavar="HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
+    port: Annotated[int, option("--port N", "0 takes any free port.", min=0, max=65535)] = 8080,
+    host: Annotated[str, option("--host HOST", "Address to listen on.")] = "127.0.0.1",
     runs: Runs = DEFAULT_RUNS,
     debug: Debug = False,
 ) -> None:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, Settings, argument, examples, option
+from andrea.cli.show.output import print_json, table
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,12 +16,8 @@ app = typer.Typer(
     help="Text into tokens: prepare a corpus, or see what it holds.", rich_markup_mode=None
 )
 
-Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="sotu, or text:PATH (a file, a folder, a glob).")
-]
-Tokenizer = Annotated[
-    str | None, typer.Option("--tokenizer", metavar="NAME", help="byte, char, bpe-N.")
-]
+Source = Annotated[str, argument("SOURCE", "sotu, or text:PATH (a file, a folder, a glob).")]
+Tokenizer = Annotated[str | None, option("--tokenizer NAME", "byte, char, bpe-N.")]
 PRINTED = (
     "source",
     "tokenizer",
@@ -108,8 +105,6 @@ def build_data_config(
 
 def print_corpus(prepared: "Prepared", as_json: bool) -> None:
     """Print the counts of a prepared corpus."""
-    from andrea.cli.show.output import print_json
-
     if not as_json:
         typer.echo(corpus_as_text(prepared))
         return
@@ -120,8 +115,6 @@ def print_corpus(prepared: "Prepared", as_json: bool) -> None:
 
 def corpus_as_text(prepared: "Prepared") -> str:
     """Return the counts as a table."""
-    from andrea.cli.show.output import table
-
     meta = prepared.meta
     tokens = sum(meta.tokens.values())
     rows: list[tuple[str, object]] = [

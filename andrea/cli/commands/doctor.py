@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple
 import typer
 
 from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.settings import available_cores
+from andrea.cli.show.output import print_json, size, table
+from andrea.errors import UserError
 from andrea.store.versions import installed
 
 EXAMPLES = examples("andrea doctor", "andrea doctor --runs /data/andrea --json")
@@ -33,8 +36,6 @@ class Check(NamedTuple):
 
 def doctor(runs: Runs = DEFAULT_RUNS, as_json: Json = False, debug: Debug = False) -> None:
     """Check Python, packages, device, cores, the runs folder, W&B and the default corpus."""
-    from andrea.cli.show.output import print_json, table
-
     checks = check_machine(runs)
     if as_json:
         print_json([check._asdict() for check in checks])
@@ -68,18 +69,19 @@ def check_python() -> list[Check]:
 
 def check_packages() -> list[Check]:
     """Check the packages that andrea needs."""
-    checks = []
-    for name in PACKAGES:
-        version = installed(name)
-        state: Literal["ok", "missing"] = "ok" if version else "missing"
-        checks.append(Check(state, name, version or f"pip install {name}"))
-    return checks
+    return [_check_package(name, name, "missing", name) for name in PACKAGES]
+
+
+def _check_package(
+    package: str, what: str, state_without: Literal["note", "missing"], to_install: str
+) -> Check:
+    if version := installed(package):
+        return Check("ok", what, version)
+    return Check(state_without, what, f"pip install {to_install}")
 
 
 def check_device() -> list[Check]:
     """Check the cores and what torch finds to compute on."""
-    from andrea.cli.settings import available_cores
-
     cores = Check("ok", "cores", f"{available_cores()} (slots with one thread a run)")
     try:
         import torch
@@ -95,8 +97,6 @@ def check_device() -> list[Check]:
 
 def check_runs_folder(runs: Path) -> list[Check]:
     """Check that the runs folder can be written and that there is room on its disk."""
-    from andrea.cli.show.output import size
-    from andrea.errors import UserError
     from andrea.store.runs import RunStore
 
     folder = runs.absolute()
@@ -120,9 +120,12 @@ def check_runs_folder(runs: Path) -> list[Check]:
 
 def check_wandb() -> list[Check]:
     """Check the mode of the W&B mirror, and the key where it needs one."""
-    from andrea.errors import UserError
-    from andrea.tracking.destination import resolve_destination, resolve_mode
-    from andrea.tracking.subject import missing_key, server
+    from andrea.tracking.destination import (
+        missing_key,
+        resolve_destination,
+        resolve_mode,
+        server_url,
+    )
 
     try:
         mode = resolve_mode(None)
@@ -132,7 +135,7 @@ def check_wandb() -> list[Check]:
         project = "/".join(filter(None, [destination.entity, destination.project]))
         text = f"{mode}, project {project}"
         if mode == "online":
-            text += f" at {server()}"
+            text += f" at {server_url()}"
         if trouble := missing_key(mode):
             return [Check("note", "W&B mode", f"{text}; {trouble}")]
         return [Check("ok", "W&B mode", text)]
@@ -149,9 +152,7 @@ def check_corpus() -> list[Check]:
 
 def check_extras() -> list[Check]:
     """Return which extras are installed."""
-    checks = []
-    for extra, package in EXTRAS.items():
-        version = installed(package)
-        state: Literal["ok", "note"] = "ok" if version else "note"
-        checks.append(Check(state, f"extra {extra}", version or f"pip install 'andrea[{extra}]'"))
-    return checks
+    return [
+        _check_package(package, f"extra {extra}", "note", f"'andrea[{extra}]'")
+        for extra, package in EXTRAS.items()
+    ]

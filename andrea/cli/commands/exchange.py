@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples, option
+from andrea.cli.show.output import print_json, table
 from andrea.errors import StudyError, UserError
 
 if TYPE_CHECKING:
@@ -33,24 +34,19 @@ OUT_HELP = "Folder to write; it must not exist yet."
 @exports.command("hf", epilog=EXPORT)
 def export_hf(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER", help="Id of a finished run, or its beginning; or a model folder."
-        ),
+        str, argument("RUN|FOLDER", "Id of a finished run, or its beginning; or a model folder.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help=OUT_HELP)],
+    out: Annotated[Path, option("--out DIR", OUT_HELP)],
     arch: Annotated[
         str | None,
-        typer.Option(
-            "--arch",
-            metavar="NAME",
+        option(
+            "--arch NAME",
+            "Architecture; default: the first that computes the model.",
             autocompletion=completion.architecture_names,
-            help="Architecture; default: the first that computes the model.",
         ),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option("--dtype", help="Precision of the weights."),
+        Literal["float32", "bfloat16", "float16"], option("--dtype", "Precision of the weights.")
     ] = "float32",
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -77,10 +73,8 @@ def export_hf(
 
 @imports.command("hf", epilog=IMPORT)
 def import_hf(
-    source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with config.json and safetensors.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help=OUT_HELP)],
+    source: Annotated[Path, argument("FOLDER", "Folder with config.json and safetensors.")],
+    out: Annotated[Path, option("--out DIR", OUT_HELP)],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -162,31 +156,19 @@ def print_written(
     out: Path, model: "GPT", architecture: str, dtype: str, notes: list[str], as_json: bool
 ) -> None:
     """Print what was written to the folder `out`."""
-    from andrea.cli.show.output import print_json, table
     from andrea.model.accounting import count_parameters
 
-    parameters, files = (
-        count_parameters(model.config).total,
-        sorted(path.name for path in out.iterdir()),
-    )
+    parameters = count_parameters(model.config).total
+    files = sorted(path.name for path in out.iterdir())
+    about: dict[str, object] = {
+        "folder": str(out),
+        "parameters": parameters,
+        "architecture": architecture,
+        "dtype": dtype,
+        "files": files,
+    }
     if as_json:
-        print_json(
-            {
-                "folder": str(out),
-                "parameters": parameters,
-                "architecture": architecture,
-                "dtype": dtype,
-                "files": files,
-                "notes": notes,
-                "model": model.config.model_dump(mode="json"),
-            }
-        )
+        print_json(about | {"notes": notes, "model": model.config.model_dump(mode="json")})
         return
-    rows = [
-        ("folder", out),
-        ("parameters", f"{parameters:,}"),
-        ("architecture", architecture),
-        ("dtype", dtype),
-        ("files", ", ".join(files)),
-    ]
-    typer.echo("\n\n".join([table(rows, ("written", "")), *notes]))
+    texts = about | {"parameters": f"{parameters:,}", "files": ", ".join(files)}
+    typer.echo("\n\n".join([table(list(texts.items()), ("written", "")), *notes]))

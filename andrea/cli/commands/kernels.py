@@ -2,11 +2,15 @@
 them?
 """
 
+import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from andrea.cli.options import Debug, Json, examples
+from andrea.cli.options import Debug, Json, examples, option
+from andrea.cli.show.output import print_json, size, table
+from andrea.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -21,22 +25,17 @@ SHOW = examples(
     "andrea kernels show", "andrea kernels show --arch sm_100 --json     (needs no GPU)"
 )
 
-Device = Annotated[
-    str, typer.Option("--device", metavar="D", help="cuda, or one of several: cuda:1.")
-]
+Device = Annotated[str, option("--device D", "cuda, or one of several: cuda:1.")]
 
 
 @app.command("check", epilog=CHECK)
 def check(
     device: Device = "cuda",
-    quick: Annotated[bool, typer.Option("--quick", help="Two sizes instead of seven.")] = False,
+    quick: Annotated[bool, option("--quick", "Two sizes instead of seven.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Compare every op with float64 on a device, forward and backward, in every type and layout."""
-    from dataclasses import asdict
-
-    from andrea.cli.show.output import print_json, table
 
     where = kernels_on(device)
     from andrea.kernels.check import ALLOWED, compare_ops, summarize
@@ -68,15 +67,9 @@ def check(
 @app.command("bench", epilog=BENCH)
 def bench(
     device: Device = "cuda",
-    rows: Annotated[
-        int, typer.Option("--rows", min=1, metavar="N", help="Tokens of a micro-batch.")
-    ] = 16384,
-    width: Annotated[
-        int, typer.Option("--width", min=1, metavar="N", help="d_model; MLPs are 4 times that.")
-    ] = 768,
-    vocabulary: Annotated[
-        int, typer.Option("--vocabulary", min=1, metavar="N", help="Classes of the loss.")
-    ] = 50257,
+    rows: Annotated[int, option("--rows N", "Tokens of a micro-batch.", min=1)] = 16384,
+    width: Annotated[int, option("--width N", "d_model; MLPs are 4 times that.", min=1)] = 768,
+    vocabulary: Annotated[int, option("--vocabulary N", "Classes of the loss.", min=1)] = 50257,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -85,8 +78,6 @@ def bench(
     GB/s are the bytes that must move at least, over the time; the share is of what a copy reaches
     on this device.
     """
-    from andrea.cli.show.output import print_json, table
-
     where = kernels_on(device)
     from andrea.kernels.bench import run_benchmarks
 
@@ -121,19 +112,12 @@ def bench(
 def show(
     archs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--arch",
-            metavar="SM",
-            help="Architecture; may be repeated. By default this device's, or sm_90.",
-        ),
+        option("--arch SM", "Architecture; may be repeated. By default this device's, or sm_90."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Registers, shared memory, spills and size of the code of every kernel; needs no GPU."""
-    from dataclasses import asdict
-
-    from andrea.cli.show.output import print_json, size, table
     from andrea.kernels.show import CompiledKernel, inspect_kernels
 
     found = [kernel for arch in archs or [this_arch()] for kernel in inspect_kernels(arch)]
@@ -158,7 +142,6 @@ def kernels_on(name: str) -> "torch.device":
     """
     import torch
 
-    from andrea.errors import UserError
     from andrea.kernels import backend
 
     try:
@@ -166,12 +149,9 @@ def kernels_on(name: str) -> "torch.device":
     except RuntimeError as error:
         raise UserError(f"--device {name!r}: write cuda or cuda:1") from error
     lacking = backend.missing_requirement(device)
-    if (
-        lacking is None
-        and device.type == "cuda"
-        and (device.index or 0) >= torch.cuda.device_count()
-    ):
-        lacking = f"this machine has {torch.cuda.device_count()} CUDA devices"
+    devices = torch.cuda.device_count()
+    if lacking is None and device.type == "cuda" and (device.index or 0) >= devices:
+        lacking = f"this machine has {devices} CUDA devices"
     if lacking is not None:
         raise UserError(f"--device {name}: {lacking}")
     return device
@@ -179,9 +159,7 @@ def kernels_on(name: str) -> "torch.device":
 
 def this_arch() -> str:
     """Of the first device, or that of an H100 and H200."""
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is not None:
+    with contextlib.suppress(ImportError):
         import torch
 
         if torch.cuda.is_available():

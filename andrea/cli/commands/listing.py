@@ -7,7 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples
+from andrea.cli.show.output import print_json, table
+from andrea.model.presets import PRESETS
+from andrea.text.numbers import big
 
 Kind = Literal["ablations", "sweeps", "reports", "variants", "presets", "studies"]
 KINDS: tuple[Kind, ...] = ("ablations", "sweeps", "reports", "variants", "presets", "studies")
@@ -19,16 +22,12 @@ Entry = dict[str, str]
 
 
 def listing(
-    what: Annotated[
-        Kind | None, typer.Argument(metavar="KIND", help="What to list; default: everything.")
-    ] = None,
+    what: Annotated[Kind | None, argument("KIND", "What to list; default: everything.")] = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """What can be asked: names, questions, and where they come from."""
-    from andrea.cli.show.output import print_json
-
     kinds = [what] if what else KINDS
     entries = {kind: list_entries(kind, runs) for kind in kinds}
     if as_json:
@@ -39,8 +38,6 @@ def listing(
 
 def entries_as_text(kind: Kind, entries: list[Entry]) -> str:
     """Return the entries of one kind as a table."""
-    from andrea.cli.show.output import table
-
     if not entries:
         return f"{kind}: none"
     columns = ("axis", "name", "about") if kind == "variants" else ("name", "about", "origin")
@@ -94,9 +91,7 @@ def list_variants() -> list[Entry]:
 def list_presets() -> list[Entry]:
     """Return the presets with their shapes and sizes."""
     from andrea.cli.commands.model import parse_model
-    from andrea.model.presets import PRESETS
     from andrea.model.summary import describe
-    from andrea.text.numbers import big
 
     entries = []
     for name in PRESETS:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import Debug, Json, Settings, Variants, examples
+from andrea.cli.options import Debug, Json, Settings, Variants, argument, examples, option
+from andrea.cli.settings import build_run_config, load_variants, require_model_settings
+from andrea.cli.show.output import print_json, size, table
 from andrea.errors import UserError
+from andrea.text.numbers import big, relative
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
@@ -18,19 +21,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
 
 Batch = Annotated[
-    int,
-    typer.Option(
-        "--batch",
-        min=1,
-        max=10**12,
-        metavar="N",
-        help="Sequences per forward pass, for the memory.",
-    ),
+    int, option("--batch N", "Sequences per forward pass, for the memory.", min=1, max=10**12)
 ]
 
 OptimizerName = Annotated[
     Literal["adamw", "sgd", "lion", "muon"],
-    typer.Option("--optimizer", help="Whose moments count, for the memory; sgd with momentum."),
+    option("--optimizer", "Whose moments count, for the memory; sgd with momentum."),
 ]
 
 SHOW = examples(
@@ -47,13 +43,11 @@ FORM = "PRESET:FIELD=VALUE,FIELD=VALUE"
 
 Match = Annotated[
     Literal["params", "flops"] | None,
-    typer.Option(
-        "--match", help="Solve for what brings the later models nearest to the first in this."
-    ),
+    option("--match", "Solve for what brings the later models nearest to the first in this."),
 ]
 By = Annotated[
     Literal["mlp_width", "d_model", "n_layer"] | None,
-    typer.Option("--by", help="What --match solves for; default: mlp_width."),
+    option("--by", "What --match solves for; default: mlp_width."),
 ]
 
 
@@ -61,10 +55,10 @@ By = Annotated[
 def show(
     preset: Annotated[
         str,
-        typer.Argument(
-            metavar="PRESET",
+        argument(
+            "PRESET",
+            f"A preset; settings may follow a colon, {FORM}.",
             autocompletion=completion.model_expressions,
-            help=f"A preset; settings may follow a colon, {FORM}.",
         ),
     ],
     settings: Settings = None,
@@ -75,8 +69,6 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Parameters by part, FLOPs per token and memory of a preset."""
-    from andrea.cli.settings import load_variants
-    from andrea.cli.show.output import print_json
     from andrea.model.summary import describe
 
     load_variants(variants)
@@ -90,10 +82,10 @@ def show(
 def compare(
     models: Annotated[
         list[str],
-        typer.Argument(
-            metavar="MODEL...",
+        argument(
+            "MODEL...",
+            f"Presets; a model's own settings follow a colon, {FORM}.",
             autocompletion=completion.model_expressions,
-            help=f"Presets; a model's own settings follow a colon, {FORM}.",
         ),
     ],
     settings: Settings = None,
@@ -104,8 +96,6 @@ def compare(
     debug: Debug = False,
 ) -> None:
     """Models side by side; --set holds for all of them."""
-    from andrea.cli.settings import load_variants
-    from andrea.cli.show.output import print_json
     from andrea.model.summary import compare_models, match_models
 
     if by and not match:
@@ -164,8 +154,6 @@ def parse_model(model: str, settings: Sequence[str]) -> "ModelConfig":
     Raises:
         UserError: an unknown preset, or settings with faults (all of them).
     """
-    from andrea.cli.settings import build_run_config, require_model_settings
-
     require_model_settings(settings)
     preset, colon, own = model.partition(":")
     if not colon:
@@ -220,9 +208,6 @@ def rehearse_variants(cfgs: Mapping[str, "ModelConfig"], variants: Path | None) 
 
 def summary_as_text(summary: "ModelSummary") -> str:
     """Return the tables of `andrea model show`: the tree of parts, then costs, then notes."""
-    from andrea.cli.show.output import size, table
-    from andrea.text.numbers import big
-
     tree = []
     for row in summary.rows:
         times = f" × {row.times}" if row.times > 1 and row.depth < 1 else ""
@@ -252,9 +237,6 @@ def summary_as_text(summary: "ModelSummary") -> str:
 
 def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
     """Return models as columns, parameters and FLOPs (forward and backward) as rows."""
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import big
-
     lines: list[list[str]] = []
     for group in models[0].parameters._fields:
         counts = [getattr(model.parameters, group) for model in models]
@@ -288,9 +270,7 @@ def matches_as_text(
     on: Literal["params", "flops"],
 ) -> str:
     """Return the value that each later model would be solved for, and how near that comes."""
-    from andrea.cli.show.output import table
     from andrea.model.size_matching import UNITS
-    from andrea.text.numbers import relative
 
     lines = []
     for model in matched:
@@ -312,7 +292,5 @@ def matches_as_text(
 
 def difference_to_first(per_cent: float) -> str:
     """Return a difference to the first: in per cent, or as a factor where it is large."""
-    from andrea.text.numbers import relative
-
     factor = 1 + per_cent / 100
     return relative(per_cent / 100) if 0.5 < factor < 2 else f"× {factor:.4g}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples, option
+from andrea.cli.show.output import print_json, stdout_kept_for_json
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,36 +29,30 @@ EXAMPLES = examples(
 def report(
     studies: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="STUDY...",
-            autocompletion=completion.study_names,
-            help="Folder names of studies, or bare names: the latest. Runs' ids for kinds that "
+        argument(
+            "STUDY...",
+            "Folder names of studies, or bare names: the latest. Runs' ids for kinds that "
             "report on a run; nothing for kinds that report on all studies.",
+            autocompletion=completion.study_names,
         ),
     ] = None,
     formats: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="LIST",
-            help="Of html, md, csv, parquet, json, tex and pdf, with commas; default: all but pdf.",
+        option(
+            "--format LIST",
+            "Of html, md, csv, parquet, json, tex and pdf, with commas; default: all but pdf.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where to write; default: the study's report folder."
-        ),
+        Path | None, option("--out DIR", "Where to write; default: the study's report folder.")
     ] = None,
     kind: Annotated[
-        str | None,
-        typer.Option("--kind", metavar="NAME", help="Kind of report (andrea list reports)."),
+        str | None, option("--kind NAME", "Kind of report (andrea list reports).")
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Build again whenever something has changed, until the study is complete.",
+        option(
+            "--watch", "Build again whenever something has changed, until the study is complete."
         ),
     ] = False,
     runs: Runs = DEFAULT_RUNS,
@@ -65,8 +60,6 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Build reports again from the store, and print where they are."""
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
-
     names = None
     if formats is not None:
         names = [part.strip().lower() for part in formats.split(",") if part.strip()]

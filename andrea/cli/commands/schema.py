@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from andrea.cli.options import Debug, examples
+from andrea.cli.show.output import print_json
 
 EXAMPLES = examples(
     "andrea schema run                          every setting of model, data and train",
@@ -19,8 +20,6 @@ def schema(
     debug: Debug = False,
 ) -> None:
     """Print the JSON schema of an ablation, a sweep, or the settings of a run."""
-    from andrea.cli.show.output import print_json
-
     if what == "ablation":
         from andrea.study.question.ablation import Ablation
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, examples
+from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples
+from andrea.cli.show.output import parameter, print_json, table
 from andrea.errors import StudyError, warn
+from andrea.text.numbers import count, judged, loss
 
 if TYPE_CHECKING:
     from andrea.records.base import Settings
@@ -36,10 +38,10 @@ SINGLE_RUN_COLUMNS = ("single run", "outcome", "loss", "tokens", "finished (UTC)
 def status(
     study: Annotated[
         str | None,
-        typer.Argument(
-            metavar="STUDY",
+        argument(
+            "STUDY",
+            "Folder name of a study, or its bare name: the latest.",
             autocompletion=completion.study_names,
-            help="Folder name of a study, or its bare name: the latest.",
         ),
     ] = None,
     runs: Runs = DEFAULT_RUNS,
@@ -47,7 +49,6 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Studies with their phase, runs done, and what failed, stalled or diverged."""
-    from andrea.cli.show.output import print_json
     from andrea.cli.stores import open_store, open_study
 
     if study is not None:
@@ -284,7 +285,6 @@ def _log_path(store: "RunStore", run_id: str) -> str | None:
 
 def studies_table(states: Sequence[StudyState]) -> str:
     """Return all studies as a table; columns that say nothing are left out."""
-    from andrea.cli.show.output import table
     from andrea.cli.show.results import EXPLORATORY
 
     rows: list[tuple[object, ...]] = []
@@ -305,8 +305,6 @@ def outcome_in_words(state: StudyState) -> str:
     """Return what came out of a study: `post-norm worse`, `2 worse, 1 inconclusive`, `best lr
     0.0047`.
     """
-    from andrea.cli.show.output import parameter
-
     if state.best:
         settings = [
             f"{path.rpartition('.')[2]} {parameter(path, value)}"
@@ -329,7 +327,6 @@ def study_as_text(state: StudyState) -> str:
     verdicts.
     """
     from andrea.cli.show.display import describe_run
-    from andrea.text.numbers import judged
 
     labels = state.labels
     lines = [studies_table([state])]
@@ -350,9 +347,6 @@ def study_as_text(state: StudyState) -> str:
 
 def single_runs_table(runs: Sequence[SingleRunState]) -> str:
     """Return runs that belong to no study as a table, the latest last."""
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import count, loss
-
     rows = []
     for run in runs[-MOST_SINGLE_RUNS:]:
         if run.result is None:

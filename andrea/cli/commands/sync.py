@@ -16,14 +16,19 @@ from andrea.cli.options import (
     WandbEntity,
     WandbProject,
     WandbTags,
+    argument,
     examples,
+    option,
 )
+from andrea.cli.show.output import print_json
 from andrea.errors import UserError
+from andrea.text.numbers import plural
 
 if TYPE_CHECKING:
     from andrea.records.base import Settings
     from andrea.store.runs import RunStore
-    from andrea.tracking.subject import Destination, Subject
+    from andrea.tracking.destination import Destination
+    from andrea.tracking.subject import Subject
 
 EXAMPLES = examples(
     "andrea sync norm-placement --online           publishes every finished run; needs `wandb "
@@ -41,39 +46,35 @@ EXAMPLES = examples(
 def sync(
     study: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDY",
+        argument(
+            "STUDY",
+            "Folder name of a study, or its bare name: the latest; or the beginning of a run's id.",
             autocompletion=completion.study_names,
-            help="Folder name of a study, or its bare name: the latest; or the beginning of a "
-            "run's id.",
         ),
     ],
     wandb: Annotated[
         Literal["offline", "online"] | None,
-        typer.Option("--wandb", help="Where to; default: offline, or what WANDB_MODE says."),
+        option("--wandb", "Where to; default: offline, or what WANDB_MODE says."),
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online", help="The same as --wandb online; needs a login.")
+        bool, option("--online", "The same as --wandb online; needs a login.")
     ] = False,
     project: WandbProject = None,
     entity: WandbEntity = None,
     tags: WandbTags = None,
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Attach the checkpoint of the study's best run.")
+        bool, option("--checkpoint", "Attach the checkpoint of the study's best run.")
     ] = False,
     runs: Runs = DEFAULT_RUNS,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would be written; write nothing, ask no server."),
+        bool, option("--dry-run", "Say what would be written; write nothing, ask no server.")
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
-    from andrea.cli.show.output import print_json
-    from andrea.tracking.destination import resolve_destination, resolve_mode
+    from andrea.tracking.destination import missing_key, resolve_destination, resolve_mode
     from andrea.tracking.mirror import sync as write_to_wandb
-    from andrea.tracking.subject import missing_key
 
     if online and wandb == "offline":
         raise UserError("--online and --wandb offline say different things; give one of them")
@@ -89,13 +90,7 @@ def sync(
         print_json(plan.to_json()) if as_json else typer.echo(plan_as_text(plan))
         return
     write_missing_report(store, subject)
-    written = write_to_wandb(
-        subject,
-        store,
-        destination,
-        lambda line: print(line, file=sys.stderr, flush=True),
-        checkpoint=checkpoint,
-    )
+    written = write_to_wandb(subject, store, destination, checkpoint=checkpoint)
     if as_json:
         print_json({"study": subject.path.name, "mode": mode, "written": written})
     else:
@@ -104,10 +99,9 @@ def sync(
 
 def written_in_words(store: "RunStore", subject: "Subject", written: int) -> str:
     """Return what was written, and what is still to come."""
-    from andrea.text.numbers import plural
     from andrea.tracking.published import left_open
 
-    unfinished = sum(store.result(run["run_id"]) is None for run in subject.runs())
+    unfinished = sum(store.load_result(run.run_id) is None for run in subject.load_runs())
     begun = left_open(subject, store)
     parts = ["every run that has ended is mirrored already"]
     if written:
@@ -183,34 +177,31 @@ def plan_sync(
 ) -> SyncPlan:
     """Return what a sync would write."""
     from andrea.store.studies import StudyFolder
-    from andrea.tracking.dashboards import as_json
-    from andrea.tracking.published import pending
+    from andrea.tracking.dashboards import workspace_json
+    from andrea.tracking.published import pending_runs
     from andrea.tracking.study_run import pending_study
-    from andrea.tracking.subject import wandb_id
+    from andrea.tracking.subject import study_key, wandb_id
 
-    runs = [
-        wandb_id(subject, run["run_id"])
-        for run in pending(subject, store, destination, failed=True)
-    ]
+    key, pending = study_key(subject), pending_runs(subject, store, destination, failed=True)
+    runs = [wandb_id(key, run.run_id) for run in pending]
     name = subject.path.name
     if not isinstance(subject, StudyFolder):
         return SyncPlan(name, destination, runs, None)
     if own_run := pending_study(subject, store, destination, checkpoint=checkpoint):
         runs.append(own_run.id)
-    return SyncPlan(name, destination, runs, as_json(subject, destination))
+    return SyncPlan(name, destination, runs, workspace_json(subject, destination))
 
 
 def plan_as_text(plan: SyncPlan) -> str:
     """Return the number of runs, the project, the panels of the dashboard, and the runs."""
-    from andrea.text.numbers import plural
-    from andrea.tracking.subject import server
+    from andrea.tracking.destination import server_url
 
     destination = plan.destination
     online = destination.mode == "online"
     project = "/".join(filter(None, [destination.entity, destination.project]))
     runs = plural(len(plan.runs), "run")
     head = f"{runs} would be written ({destination.mode}) to project {project}"
-    lines = [f"{head} at {server()}" if online else head]
+    lines = [f"{head} at {server_url()}" if online else head]
     if plan.workspace is not None and online:
         sections = plan.workspace["spec"]["section"]["panelBankConfig"]["sections"]
         panels = ", ".join(

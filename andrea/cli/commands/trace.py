@@ -1,14 +1,36 @@
 """`andrea trace`: one token on its way through the blocks of a model."""
 
 import math
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Preset, Runs, Settings, Variants, examples
+from andrea.analysis.trace import sentences
+from andrea.cli.options import (
+    DEFAULT_RUNS,
+    Debug,
+    Json,
+    Preset,
+    Runs,
+    Settings,
+    Variants,
+    argument,
+    examples,
+    option,
+)
+from andrea.cli.settings import build_run_config, load_variants, require_model_settings
+from andrea.cli.show.output import (
+    print_json,
+    require_writable_file,
+    save_text,
+    stdout_kept_for_json,
+    table,
+)
 from andrea.errors import StudyError, UserError
+from andrea.text.numbers import count, number, plural, short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,43 +70,28 @@ class Subject:
 
 
 def trace(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text that the token stands in.")],
+    text: Annotated[str, argument("TEXT", "The text that the token stands in.")],
     preset: Preset = None,
     settings: Settings = None,
     variants: Variants = None,
     seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, metavar="N", help="Of a fresh model's weights; default: 1."),
+        int | None, option("--seed N", "Of a fresh model's weights; default: 1.", min=0)
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run",
-            metavar="RUN",
-            help="A finished run (the beginning of its id) or a model folder.",
-        ),
+        option("--run RUN", "A finished run (the beginning of its id) or a model folder."),
     ] = None,
     token: Annotated[
-        int,
-        typer.Option(
-            "--token", metavar="I", help="Which token, from 0; negative ones count from the end."
-        ),
+        int, option("--token I", "Which token, from 0; negative ones count from the end.")
     ] = -1,
     lens: Annotated[
-        bool,
-        typer.Option(
-            "--logit-lens", help="Also what the head makes of the stream after every block."
-        ),
+        bool, option("--logit-lens", "Also what the head makes of the stream after every block.")
     ] = False,
     top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", min=1, max=20, metavar="K", help="Guesses per depth of the lens; default: 3."
-        ),
+        int | None, option("--top K", "Guesses per depth of the lens; default: 3.", min=1, max=20)
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Draw it as one page that opens offline."),
+        Path | None, option("--html FILE", "Draw it as one page that opens offline.")
     ] = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -96,13 +103,6 @@ def trace(
     to the identity its blocks start; a trained run shows where the work is done.
     """
     from andrea.analysis.trace.page import page
-    from andrea.cli.settings import load_variants
-    from andrea.cli.show.output import (
-        print_json,
-        require_writable_file,
-        save_text,
-        stdout_kept_for_json,
-    )
 
     if html is not None:
         require_writable_file(html, "--html")
@@ -137,7 +137,6 @@ def build_subject(
     Raises:
         UserError: the settings are at fault, or the variants that they name.
     """
-    from andrea.cli.settings import build_run_config, require_model_settings
     from andrea.data.tokenizers import ByteTokenizer
     from andrea.model.gpt import build_model
     from andrea.model.memory_limit import require_room
@@ -156,12 +155,8 @@ def build_subject(
         rehearse(config.model, "--variants")
     require_room(config.model)
     model = build_model(config.model, config.seeds.init)
-    about = {
-        "name": f"{preset}, fresh, seed {config.seeds.init}",
-        "fresh": True,
-        "seed": config.seeds.init,
-    }
-    return Subject(model, ByteTokenizer(), about)
+    name, seed = f"{preset}, fresh, seed {config.seeds.init}", config.seeds.init
+    return Subject(model, ByteTokenizer(), {"name": name, "fresh": True, "seed": seed})
 
 
 def load_subject(run: str, runs: Path) -> Subject:
@@ -233,7 +228,6 @@ def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[s
     """
     import torch
 
-    from andrea.analysis.trace.sentences import sentence
     from andrea.model.trace import trace as trace_model
 
     model = subject.model
@@ -246,8 +240,8 @@ def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[s
             f"{subject.about['name']}: the stream holds numbers that are not finite: it cannot be "
             "followed"
         )
-    for depth in values["lens"]:
-        for guess in depth["guesses"]:
+    for layer in values["lens"]:
+        for guess in layer["guesses"]:
             guess["text"] = decode_token(subject.tokenizer, guess["token"])
     about = {
         **subject.about,
@@ -256,7 +250,7 @@ def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[s
     }
     traced: dict[str, Any] = {"model": about, "text": text, "tokens": tokens, **values}
     traced |= {"prediction": values["lens"][-1], "notes": notes}
-    traced["summary"] = sentence(traced)
+    traced["summary"] = sentences.sentence(traced)
     return traced
 
 
@@ -290,15 +284,12 @@ def find_position(token: int, tokens: "Sequence[Mapping[str, object]]") -> int:
     Raises:
         UserError: there is no such token; all of them are listed.
     """
-    from andrea.analysis.trace.sentences import quoted
-    from andrea.text.numbers import plural
-
     count = len(tokens)
     if -count <= token < count:
         return token % count
-    listed = ", ".join(f"{i} {quoted(label)}" for i, label in enumerate(tokens[:LISTED]))
+    listed = ", ".join(f"{i} {sentences.quoted(label)}" for i, label in enumerate(tokens[:LISTED]))
     if count > LISTED:
-        listed += f" … {count - 1} {quoted(tokens[-1])}"
+        listed += f" … {count - 1} {sentences.quoted(tokens[-1])}"
     raise UserError(f"--token {token}: the text has {plural(count, 'token')}: {listed}")
 
 
@@ -314,51 +305,38 @@ def decode_token(tokenizer: "Tokenizer", token: int) -> str | None:
 
 def trace_as_text(traced: "Traced") -> str:
     """Return what the command prints."""
-    import textwrap
-
-    from andrea.analysis.trace.sentences import legend, notes
-
-    below = textwrap.fill(legend(traced), WIDTH)
+    below = textwrap.fill(sentences.legend(traced), WIDTH)
     parts = [heading(traced), f"{steps_table(traced)}\n{below}", prediction_line(traced)]
     if traced["lens"]:
         parts.append(lens_table(traced))
-    if remarks := notes(traced):
+    if remarks := sentences.notes(traced):
         parts.append("\n".join(remarks))
     return "\n\n".join([*parts, textwrap.fill(traced["summary"], WIDTH)])
 
 
 def heading(traced: "Traced") -> str:
     """Return the model, the token, and what the embedding makes of it."""
-    from andrea.analysis.trace.sentences import place, quoted
-    from andrea.text.numbers import number, short
-
     model, start, position = traced["model"], traced["start"], traced["position"]
     config, tokens = model["config"], traced["tokens"]
     loss = f", loss {number(model['loss'])}" if model.get("loss") is not None else ""
     before = "".join(token["text"] or REPLACEMENT for token in tokens[:position])[-40:]
-    after = f" after {quoted({'id': 0, 'text': before})}" if before else ""
+    after = f" after {sentences.quoted({'id': 0, 'text': before})}" if before else ""
     embedding = f"token table {short(start['token'])}"
     if start["position"] is not None:
         embedding += f" + position {short(start['position'])}"
     if config["embedding_norm"]:
         embedding += ", normalized"
-    return "\n".join(
-        [
-            f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
-            f"{config['norm_placement']}, residual {config['residual']}",
-            f"token {place(traced)}: {quoted(tokens[position])}{after}",
-            f"embedding: {embedding} → stream {short(start['after'])}",
-        ]
+    return (
+        f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
+        f"{config['norm_placement']}, residual {config['residual']}\n"
+        f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}\n"
+        f"embedding: {embedding} → stream {short(start['after'])}"
     )
 
 
 def steps_table(traced: "Traced") -> str:
     """Return a line per sublayer."""
-    from andrea.analysis.trace.sentences import cosine, moves, name, part, relative
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import short
-
-    moved = moves(traced)
+    moved = sentences.moves(traced)
     has_residuals = traced["model"]["config"]["residual"] != "off"
     header = ["", "stream", "reads", "adds", "of stream", "cosine"]
     header += [moved, "after"] if moved else ["after"]
@@ -367,57 +345,51 @@ def steps_table(traced: "Traced") -> str:
     rows = []
     for step in traced["steps"]:
         row = [
-            name(step),
+            sentences.name(step),
             short(step["source"]),
             short(step["read"]),
             short(step["added"]),
-            part(relative(step)),
-            cosine(step["cosine"]),
+            sentences.part(sentences.relative(step)),
+            sentences.cosine(step["cosine"]),
         ]
         if moved:
             row.append(short(step["moved"]))
         row.append(short(step["after"]))
         if has_residuals:
-            row.append(part(step["share"]))
+            row.append(sentences.part(step["share"]))
         rows.append(row)
     return table(rows, header, right=range(1, len(header)))
 
 
 def prediction_line(traced: "Traced") -> str:
     """Return what the head reads, what it predicts, and what really follows."""
-    from andrea.analysis.trace.sentences import part, quoted
-    from andrea.text.numbers import count, short
-
     last = traced["prediction"]
     guess = last["guesses"][0]
     normed = f", normalized {short(traced['normed'])}" if traced["normed"] is not None else ""
-    best = f"{quoted({'id': guess['token'], **guess})} with {part(guess['probability'])}"
+    guessed = sentences.quoted({"id": guess["token"], **guess})
+    best = f"{guessed} with {sentences.part(guess['probability'])}"
     line = f"head: stream {short(traced['stream'])}{normed} → {best}"
     if traced["target"] is None:
         return line
-    target = quoted(traced["tokens"][traced["position"] + 1])
-    rank, probability = count(last["rank"]), part(last["probability"])
+    target = sentences.quoted(traced["tokens"][traced["position"] + 1])
+    rank, probability = count(last["rank"]), sentences.part(last["probability"])
     return f"{line}; the text goes on with {target}, rank {rank}, {probability}"
 
 
 def lens_table(traced: "Traced") -> str:
     """Return the likeliest tokens at every depth."""
-    from andrea.analysis.trace.sentences import depth, part, quoted
-    from andrea.cli.show.output import table
-    from andrea.text.numbers import count
-
     rows = []
     for row in traced["lens"]:
-        cells = [depth(row["block"])]
+        cells = [sentences.depth(row["block"])]
         for guess in row["guesses"]:
-            label = quoted({"id": guess["token"], **guess})
+            label = sentences.quoted({"id": guess["token"], **guess})
             if len(label) > LABEL:
                 label = f"{label[: LABEL - 1]}…"
-            cells.append(f"{label} {part(guess['probability'])}")
+            cells.append(f"{label} {sentences.part(guess['probability'])}")
         if traced["target"] is not None:
-            cells.append(f"{count(row['rank'])}, {part(row['probability'])}")
+            cells.append(f"{count(row['rank'])}, {sentences.part(row['probability'])}")
         rows.append(cells)
     header = ["logit lens", *(f"guess {i + 1}" for i in range(len(traced["lens"][0]["guesses"])))]
     if traced["target"] is not None:
-        header.append(f"rank of {quoted(traced['tokens'][traced['position'] + 1])}")
+        header.append(f"rank of {sentences.quoted(traced['tokens'][traced['position'] + 1])}")
     return table(rows, header)

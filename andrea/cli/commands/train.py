@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import typer
-
 from andrea.cli import options as opt
+from andrea.cli.settings import build_run_config, load_variants
+from andrea.cli.show.output import print_json, size, stdout_kept_for_json, table
 from andrea.errors import StudyError, reason
+from andrea.text.numbers import NOTHING, big, number, seconds, short
 from andrea.verdict.seeds import tuning_seed
 
 if TYPE_CHECKING:
@@ -44,12 +45,11 @@ def train(
     tokens: opt.Tokens = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help=f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
+        opt.option(
+            "--seed N",
+            f"Initial weights, batches and dropout; by default {tuning_seed(0)}, with which "
             "verdicts never train.",
+            min=0,
         ),
     ] = None,
     device: opt.Device = "auto",
@@ -66,8 +66,6 @@ def train(
     The loss is measured on the tune part of the text. The verdict part is kept for verdicts, unless
     you set data.eval_part=verdict.
     """
-    from andrea.cli.settings import build_run_config, load_variants
-    from andrea.cli.show.output import print_json, stdout_kept_for_json
     from andrea.cli.stores import starting_store
     from andrea.cli.wandb_mirror import MirrorOptions, open_mirror
     from andrea.tracking.subject import SingleRun
@@ -84,7 +82,9 @@ def train(
         overrides = merge_overrides(settings or [], tokens, seed)
         config = build_run_config(preset, overrides, seed=seed)
         if variants is not None:
-            rehearse_variants(config)
+            from andrea.training.rehearsal import rehearse
+
+            rehearse(config.model, "--variants")
         with starting_store(runs) as store:
             run = prepare_run(config, store, device)
         result = earlier = store.load_result(run.run_id)
@@ -130,17 +130,6 @@ def merge_overrides(settings: list[str], tokens: int | None, seed: int | None) -
         refuse_twice("--seed", "seed", parse_overrides(settings))
     budget = [] if tokens is None else [f"train.tokens={tokens}"]
     return [*DEFAULTS, *settings, *budget]
-
-
-def rehearse_variants(config: "RunConfig") -> None:
-    """Build and run the model once without numbers, as studies do.
-
-    Raises:
-        UserError: a variant of the user's cannot be built and run.
-    """
-    from andrea.training.rehearsal import rehearse
-
-    rehearse(config.model, "--variants")
 
 
 def prepare_run(config: "RunConfig", store: "RunStore", device: str) -> PreparedRun:
@@ -204,11 +193,7 @@ def train_run(
 
 
 def _say_evaluations(
-    store: "RunStore",
-    run: PreparedRun,
-    say: Say,
-    ended: threading.Event,
-    mirror: "Mirror | None",
+    store: "RunStore", run: PreparedRun, say: Say, ended: threading.Event, mirror: "Mirror | None"
 ) -> None:
     """Print every evaluation that is appended to the run's metrics, until the run has ended."""
     from andrea.execution.tail import Tail
@@ -234,15 +219,12 @@ def _spec(run: PreparedRun) -> "RunSpec":
 
     config = run.config
     return RunSpec(
-        run_id=run.run_id, arm="", phase="tune", why="train", lr=config.train.lr, seed=config.seed
+        run_id=run.run_id, arm="", phase="train", why="train", lr=config.train.lr, seed=config.seed
     )
 
 
 def result_as_text(store: "RunStore", run_id: str, result: "RunResult") -> str:
     """Return the result as a table."""
-    from andrea.cli.show.output import size, table
-    from andrea.text.numbers import NOTHING, big, number, seconds, short
-
     remark = result.reason or ("stalled" if result.stalled else "")
     speed = f"{result.tokens_per_s or 0:,.0f} tokens/s"
     memory = size(result.peak_memory_bytes) if result.peak_memory_bytes else NOTHING

@@ -6,6 +6,7 @@ Both are observers of the controller.
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Self
 
 from andrea.cli.guard import redirect_to_devnull
@@ -18,6 +19,7 @@ from andrea.verdict.seeds import tuning_seed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
 
 
 def make_display(
@@ -137,22 +139,16 @@ class LineDisplay(Observer):
 class LiveDisplay(LineDisplay):
     """A bar for the study and a row per running job under the lines of what has ended."""
 
-    def __init__(
-        self,
-        progress: StudyProgress,
-        stream: IO[str],
-        labels: Mapping[str, str],
-        reused_before: int,
-    ) -> None:
+    @cached_property
+    def _live(self) -> "Live":
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(progress, stream, labels, reused_before)
-        self._console = Console(file=stream)
         # The panel is built by rich's own thread, twice a second: training never waits for a
         # terminal.
-        self._live = Live(
-            console=self._console, get_renderable=self._panel, refresh_per_second=2, transient=True
+        console = Console(file=self._stream)
+        return Live(
+            console=console, get_renderable=self._panel, refresh_per_second=2, transient=True
         )
 
     def __enter__(self) -> Self:
@@ -166,7 +162,7 @@ class LiveDisplay(LineDisplay):
     def _write(self, line: str) -> None:
         """Write one line above the panel."""
         style = "red" if line.startswith("failed") else None
-        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._live.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _panel(self) -> "RenderableType":
         from rich.console import Group

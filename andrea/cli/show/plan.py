@@ -1,26 +1,26 @@
 """A plan in words and as JSON."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from andrea.cli.settings import available_cores
 from andrea.cli.show.output import table
+from andrea.model.size_matching import UNITS, Quantity
+from andrea.study.plan.plan import ArmPlan, Plan
+from andrea.study.question.ablation import Ablation
+from andrea.study.stages.stage import Forecast
 from andrea.text.numbers import big, percent, plural, rate, relative, seconds
-
-if TYPE_CHECKING:
-    from andrea.model.size_matching import Quantity
-    from andrea.study.plan.plan import ArmPlan, Plan
-    from andrea.study.stages.stage import Forecast
+from andrea.verdict.design import KINDS, factorial_contrasts
+from andrea.verdict.rates import FULL_TRIALS, rate_grid
 
 ARM_COLUMNS = ("arm", "parameters", "", "training FLOPs/token", "", "FLOPs/run")
 
 
-def device_of(plan: "Plan") -> str:
+def device_of(plan: Plan) -> str:
     """Return the kind of device that the runs were resolved to."""
     return next(iter(plan.arms.values())).config.train.device
 
 
-def plan_as_text(plan: "Plan", slots: int) -> str:
+def plan_as_text(plan: Plan, slots: int) -> str:
     """Return the question, the arms with parameters and FLOPs, the rules, runs and time."""
     rows = [arm_row(name, arm, plan.tokens) for name, arm in plan.arms.items()]
     # The first arm has no deviation from itself.
@@ -43,7 +43,7 @@ def plan_as_text(plan: "Plan", slots: int) -> str:
     return "\n".join(lines)
 
 
-def arm_row(name: str, arm: "ArmPlan", tokens: int) -> list[str]:
+def arm_row(name: str, arm: ArmPlan, tokens: int) -> list[str]:
     """Return the cells of one arm, whose runs train that many tokens."""
     return [
         arm.label or name,
@@ -55,11 +55,11 @@ def arm_row(name: str, arm: "ArmPlan", tokens: int) -> list[str]:
     ]
 
 
-def _deviation(arm: "ArmPlan", quantity: "Quantity") -> str:
+def _deviation(arm: ArmPlan, quantity: Quantity) -> str:
     return relative(arm.deviation[quantity]) if quantity in arm.deviation else ""
 
 
-def budget_line(plan: "Plan", slots: int) -> str:
+def budget_line(plan: Plan, slots: int) -> str:
     """Return the number of runs, their tokens, and the time that they take."""
     runs = f"{plural(plan.run_count, 'run')} of {plan.tokens:,} tokens, {slots} at once"
     duration = plan.estimate_s(slots)
@@ -68,7 +68,7 @@ def budget_line(plan: "Plan", slots: int) -> str:
     return f"{runs}: about {seconds(duration)} on {device_of(plan)}"
 
 
-def extra_lines(extras: "Sequence[Forecast]", tokens: int) -> list[str]:
+def extra_lines(extras: Sequence[Forecast], tokens: int) -> list[str]:
     """Return which of the runs controls, equal budgets and a confirmation are, and what they may
     add.
 
@@ -90,10 +90,8 @@ def extra_lines(extras: "Sequence[Forecast]", tokens: int) -> list[str]:
     return lines
 
 
-def matching_lines(plan: "Plan") -> list[str]:
+def matching_lines(plan: Plan) -> list[str]:
     """Return what the arms have in common, and a line for every setting that was solved for."""
-    from andrea.model.size_matching import UNITS
-
     match = plan.match
     if match is None or match.on == "none":
         return []
@@ -106,7 +104,7 @@ def matching_lines(plan: "Plan") -> list[str]:
     return lines
 
 
-def center_lines(plan: "Plan") -> list[str]:
+def center_lines(plan: Plan) -> list[str]:
     """Return where the grids of learning rates stand, if an arm has a center of its own."""
     if not plan.centers or plan.protocol is None:
         return []
@@ -116,14 +114,10 @@ def center_lines(plan: "Plan") -> list[str]:
     return ["", f"grids of learning rates round {rate(plan.protocol.center)}; {own}"]
 
 
-def rule_lines(plan: "Plan") -> list[str]:
+def rule_lines(plan: Plan) -> list[str]:
     """Return what decides: the rates that are tried first, the smallest effect of interest, the
     pairs, the tests.
     """
-    from andrea.study.question.ablation import Ablation
-    from andrea.verdict.design import KINDS, factorial_contrasts
-    from andrea.verdict.rates import FULL_TRIALS, rate_grid
-
     if not isinstance(plan.spec, Ablation):
         return []
     protocol, levels = plan.spec.protocol, plan.spec.levels
@@ -146,7 +140,7 @@ def rule_lines(plan: "Plan") -> list[str]:
     return lines
 
 
-def plan_as_json(plan: "Plan", slots: int) -> dict[str, object]:
+def plan_as_json(plan: Plan, slots: int) -> dict[str, object]:
     """Return the plan for programs."""
     return {
         "study": plan.name,
@@ -164,7 +158,7 @@ def plan_as_json(plan: "Plan", slots: int) -> dict[str, object]:
     }
 
 
-def arm_as_json(arm: "ArmPlan", center: float | None) -> dict[str, object]:
+def arm_as_json(arm: ArmPlan, center: float | None) -> dict[str, object]:
     """Return one arm of the plan; `center` is the middle of its own grid of learning rates."""
     return {
         "label": arm.label,

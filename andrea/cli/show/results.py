@@ -3,17 +3,17 @@
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from andrea.catalogue import find_file
 from andrea.cli.show.output import table
+from andrea.cli.show.trials import best_as_json, trials_as_json, trials_as_text
+from andrea.cli.show.verdict_table import effect_table, verdict_table
+from andrea.records.verdict import ArmVerdict, ControlOutcomes, EqualCost, StudyVerdict
 from andrea.store.files import read_mapping
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
 from andrea.text.numbers import NOTHING, confirmed, count, interval, judged, percent, signed
-
-if TYPE_CHECKING:
-    from andrea.records.verdict import ArmVerdict, ControlOutcomes, EqualCost, StudyVerdict
-    from andrea.store.runs import RunStore
-    from andrea.store.studies import StudyFolder
-    from andrea.verdict.tokens_saved import TokensSaved
+from andrea.verdict.tokens_saved import TokensSaved
 
 COLUMNS = ("arm", "verdict", "difference", "interval", "n", "lr")
 EFFECT_COLUMNS = ("effect", "verdict", "difference", "interval", "n")
@@ -23,17 +23,15 @@ EXPLORATORY = "exploratory: some runs were there before the study's protocol was
 CONTROL_STATES = {True: "pass", False: "FAIL", None: "unknown"}
 
 
-def arm_labels(folder: "StudyFolder") -> dict[str, str]:
+def arm_labels(folder: StudyFolder) -> dict[str, str]:
     """Return the labels of a study's arms by name."""
     resolved = folder.load_resolved()
     arms = resolved.arms if resolved else {}
     return {name: arm.label or name for name, arm in arms.items()}
 
 
-def results_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, object]:
+def results_as_json(folder: StudyFolder, store: RunStore) -> dict[str, object]:
     """Return verdict.json and the chosen rates, or the trials and the best config."""
-    from andrea.cli.show.trials import best_as_json, trials_as_json
-
     kind = folder.load_info().kind
     answer: dict[str, object] = {
         "study": folder.path.name,
@@ -50,20 +48,15 @@ def results_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, objec
     return answer
 
 
-def results_as_text(folder: "StudyFolder", store: "RunStore") -> str:
+def results_as_text(folder: StudyFolder, store: RunStore) -> str:
     """Return the results for people."""
-    from andrea.cli.show.trials import trials_as_text
-
     if folder.load_info().kind == "sweep":
         return trials_as_text(folder, store)
     return verdicts_as_text(folder)
 
 
-def verdicts_as_text(folder: "StudyFolder") -> str:
+def verdicts_as_text(folder: StudyFolder) -> str:
     """Return the tables of verdicts and effects, what stands beside them, and notes."""
-    from andrea.cli.show.verdict_table import effect_table, verdict_table
-    from andrea.records.verdict import StudyVerdict
-
     labels = arm_labels(folder)
     verdict = folder.load_verdict() or StudyVerdict()
     confirmations = confirmation_cells(verdict)
@@ -89,7 +82,7 @@ def verdicts_as_text(folder: "StudyFolder") -> str:
     return "\n".join([*lines, *([""] if note_lines else []), *note_lines])
 
 
-def protocol_line(folder: "StudyFolder") -> str:
+def protocol_line(folder: StudyFolder) -> str:
     """Return the smallest effect of interest, the number of pairs and the tokens of a run."""
     protocol, resolved = folder.load_question().protocol, folder.load_resolved()
     if protocol is None:
@@ -113,7 +106,7 @@ def untested_effect_lines(
     )
 
 
-def confirmation_cells(verdict: "StudyVerdict") -> dict[str, str]:
+def confirmation_cells(verdict: StudyVerdict) -> dict[str, str]:
     """Return the outcome of the second block of seeds by arm: `worse +0.1921, agrees`.
 
     It is empty where no confirmation was asked for.
@@ -135,7 +128,7 @@ def confirmation_cells(verdict: "StudyVerdict") -> dict[str, str]:
     return cells
 
 
-def control_lines(controls: "ControlOutcomes | None") -> list[str]:
+def control_lines(controls: ControlOutcomes | None) -> list[str]:
     """Return a table of the controls that were run."""
     if controls is None:
         return []
@@ -157,7 +150,7 @@ def control_lines(controls: "ControlOutcomes | None") -> list[str]:
     return ["", table(rows, ("control", "", "what came out"))] if rows else []
 
 
-def tokens_saved_lines(saved: Mapping[str, "TokensSaved"], labels: Mapping[str, str]) -> list[str]:
+def tokens_saved_lines(saved: Mapping[str, TokensSaved], labels: Mapping[str, str]) -> list[str]:
     """Return a line for every arm whose effect is worth a number of tokens."""
     lines = lines_by_note(
         (labels.get(arm, arm), saved_in_words(saving)) for arm, saving in saved.items()
@@ -165,7 +158,7 @@ def tokens_saved_lines(saved: Mapping[str, "TokensSaved"], labels: Mapping[str, 
     return ["", *lines] if lines else []
 
 
-def saved_in_words(saving: "TokensSaved") -> str:
+def saved_in_words(saving: TokensSaved) -> str:
     """Return `saves 20 % of the tokens that the baseline needs … [12 %, 28 %]`, or why that cannot
     be said.
     """
@@ -181,7 +174,7 @@ def saved_in_words(saving: "TokensSaved") -> str:
     return f"takes {share} for the same loss {within}"
 
 
-def equal_cost_lines(verdict: "StudyVerdict", labels: Mapping[str, str]) -> list[str]:
+def equal_cost_lines(verdict: StudyVerdict, labels: Mapping[str, str]) -> list[str]:
     """Return a table of what was trained at equal cost, and a line for every arm that was not."""
     rows: list[list[str]] = []
     notes: list[tuple[str, str]] = []
@@ -198,7 +191,7 @@ def equal_cost_lines(verdict: "StudyVerdict", labels: Mapping[str, str]) -> list
     return [*lines, *(["", *lines_by_note(notes)] if notes else [])]
 
 
-def equal_cost_row(name: str, cost: "EqualCost", verdict: "ArmVerdict") -> list[str]:
+def equal_cost_row(name: str, cost: EqualCost, verdict: ArmVerdict) -> list[str]:
     """Return the cells of an arm that was trained at equal cost."""
     return [
         name,
@@ -232,18 +225,17 @@ def lines_by_note(notes: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def default_report_kind(folder: "StudyFolder") -> str:
+def default_report_kind(folder: StudyFolder) -> str:
     """Return the kind of report that a study gets when nobody names one."""
     return "sweep" if folder.load_info().kind == "sweep" else "comparison"
 
 
-def write_report(folder: "StudyFolder", store: "RunStore") -> Path | None:
+def write_report(folder: StudyFolder, store: RunStore) -> Path | None:
     """Write the report that a study ends with, and return its page.
 
     A report that fails costs a warning: the runs are in the store.
     """
     from andrea.analysis.formats.build import make_report
-    from andrea.catalogue import find_file
 
     try:
         script = find_file("reports", default_report_kind(folder))

@@ -2,23 +2,22 @@
 
 import json
 import shlex
-from typing import TYPE_CHECKING
 
+from andrea.cli.settings import build_run_config
 from andrea.cli.show.output import parameter, table
+from andrea.config import dotted, merge, parse_value
 from andrea.records.run import RunResult
 from andrea.records.study import SweepTrial
+from andrea.store.runs import RunStore
+from andrea.store.studies import StudyFolder
 from andrea.store.usual import runs_option
 from andrea.text.numbers import loss
-
-if TYPE_CHECKING:
-    from andrea.store.runs import RunStore
-    from andrea.store.studies import StudyFolder
 
 CHOSEN_BY_TRIALS = ("seed", "data.eval_part")
 """Settings that `andrea train` sets as a sweep's trial does, unless somebody says otherwise."""
 
 
-def best_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, object] | None:
+def best_as_json(folder: StudyFolder, store: RunStore) -> dict[str, object] | None:
     """Return best.json without the trials, with the command that trains the best config."""
     best = folder.load_best()
     if best is None:
@@ -30,7 +29,7 @@ def best_as_json(folder: "StudyFolder", store: "RunStore") -> dict[str, object] 
     return values or None
 
 
-def load_trials(folder: "StudyFolder", store: "RunStore") -> list[SweepTrial]:
+def load_trials(folder: StudyFolder, store: RunStore) -> list[SweepTrial]:
     """Return the trials of a sweep in order: those of best.json, or what the store has of them so
     far.
     """
@@ -53,7 +52,7 @@ def load_trials(folder: "StudyFolder", store: "RunStore") -> list[SweepTrial]:
     return trials
 
 
-def trials_as_json(folder: "StudyFolder", store: "RunStore") -> list[dict[str, object]]:
+def trials_as_json(folder: StudyFolder, store: RunStore) -> list[dict[str, object]]:
     """Return the trials in order."""
     trials = load_trials(folder, store)
     if folder.load_best() is not None:
@@ -62,7 +61,7 @@ def trials_as_json(folder: "StudyFolder", store: "RunStore") -> list[dict[str, o
     return [{key: getattr(trial, key) for key in keys} for trial in trials]
 
 
-def trials_as_text(folder: "StudyFolder", store: "RunStore") -> str:
+def trials_as_text(folder: StudyFolder, store: RunStore) -> str:
     """Return a table of trials, best first, and the command that trains the best config."""
     trials = sorted(load_trials(folder, store), key=_rank)
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
@@ -96,15 +95,12 @@ def _ending(trial: SweepTrial) -> str:
     return f"{ending}, scored as at initialisation" if scored_as_untrained else ending
 
 
-def train_command(folder: "StudyFolder", store: "RunStore") -> str:
+def train_command(folder: StudyFolder, store: RunStore) -> str:
     """Return `andrea train …` with whatever makes it the best trial's config, every digit of it.
 
     Raises:
         StudyError: the study has lost what it was resolved to.
     """
-    from andrea.cli.settings import build_run_config
-    from andrea.config import dotted, merge
-
     resolved, best = folder.load_resolved(), folder.load_best()
     if resolved is None:
         raise folder.damaged("resolved.json", "missing")
@@ -123,6 +119,4 @@ def train_command(folder: "StudyFolder", store: "RunStore") -> str:
 
 def _as_setting(value: object) -> str:
     """Return a value as `--set` reads it back."""
-    from andrea.config import parse_value
-
     return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)

@@ -2,7 +2,7 @@
 
 from andrea.store.studies import StudyFolder
 from andrea.store.verdict_rows import effect_rows, verdict_rows
-from andrea.text.numbers import count, interval, judged, note, rate, signed
+from andrea.text.numbers import count, interval, judged, rate, signed
 
 
 def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
@@ -13,13 +13,13 @@ def verdict_table(folder: StudyFolder) -> list[dict[str, str]]:
     """
     return [
         {
-            "arm": row["arm"],
-            "verdict": judged(row["verdict"], row["cause"]),
-            "difference": signed(row["mean"]),
-            "interval": interval(row["low"], row["high"]),
-            "n": count(row["n"]),
-            "lr": rate(row["lr"]),
-            "note": note(row),
+            "arm": row.arm,
+            "verdict": judged(row.verdict, row.cause),
+            "difference": signed(row.mean),
+            "interval": interval(row.low, row.high),
+            "n": count(row.n),
+            "lr": rate(row.lr),
+            "note": row.note,
         }
         for row in verdict_rows(folder)
     ]
@@ -33,12 +33,12 @@ def effect_table(folder: StudyFolder) -> list[dict[str, str]]:
     """
     return [
         {
-            "effect": row["name"],
-            "verdict": judged(row["verdict"], row["cause"]),
-            "difference": signed(row["mean"]),
-            "interval": interval(row["low"], row["high"]),
-            "n": count(row["n"]),
-            "note": row["reason"],
+            "effect": row.name,
+            "verdict": judged(row.verdict, row.cause),
+            "difference": signed(row.mean),
+            "interval": interval(row.low, row.high),
+            "n": count(row.n),
+            "note": row.reason,
         }
         for row in effect_rows(folder)
     ]

@@ -130,6 +130,14 @@ class Architecture:
         return layout
 
 
+def names_and_defaults(
+    table: Mapping[str, tuple[str, Any]],
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return `keys` and `defaults` from a table of their settings: andrea's name, their default."""
+    keys = {hf_name: name for hf_name, (name, _) in table.items()}
+    return keys, {hf_name: default for hf_name, (_, default) in table.items()}
+
+
 def without_keys(table: Mapping[str, T], *names: str) -> dict[str, T]:
     """Return a table of an architecture without some of its rows."""
     return {name: value for name, value in table.items() if name not in names}

@@ -14,14 +14,11 @@ from andrea.errors import UserError
 from andrea.model.config import ModelConfig
 from andrea.model.folder import (
     CONFIG,
-    WEIGHTS,
     model_with_weights,
-    new_folder,
     read_description,
     read_tensors,
     weights_of,
-    write_json,
-    write_tensors,
+    write_folder,
 )
 from andrea.model.gpt import GPT
 from andrea.model.hf.architecture import (
@@ -67,12 +64,8 @@ def export_hf(
     else:
         require_architecture(architecture, cfg)
     tensors = to_hf(architecture, cfg, weights_of(model))
-    with new_folder(path) as folder:
-        write_json(folder / CONFIG, write_config(architecture, cfg, dtype, end))
-        rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
-        write_tensors(folder / WEIGHTS, rounded)
-        for name, content in (files or {}).items():
-            write_json(folder / name, content)
+    rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    write_folder(path, write_config(architecture, cfg, dtype, end), rounded, files or {})
     return architecture.model_type, _notes(architecture, cfg, dtype)
 
 

@@ -9,6 +9,7 @@ from andrea.model.hf.architecture import (
     Architecture,
     HfSettings,
     Settings,
+    names_and_defaults,
     read_rope,
     without_keys,
     write_rope,
@@ -38,33 +39,22 @@ class GPT2(Architecture):
         "mlp.c_fc": ("mlp.up",),
         "mlp.c_proj": ("mlp.down",),
     }
-    keys: ClassVar = {
-        "vocab_size": "vocab_size",
-        "n_positions": "context",
-        "n_embd": "d_model",
-        "n_layer": "n_layer",
-        "n_head": "n_head",
-        "n_inner": "mlp_width",
-        "layer_norm_epsilon": "norm_eps",
-        "tie_word_embeddings": "tied",
-        "embd_pdrop": "dropout_embedding",
-        "attn_pdrop": "dropout_attention",
-        "resid_pdrop": "dropout_residual",
-    }
-    defaults: ClassVar = {
-        "vocab_size": 50257,
-        "n_positions": 1024,
-        "n_embd": 768,
-        "n_layer": 12,
-        "n_head": 12,
-        "n_inner": None,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "tie_word_embeddings": True,
-        "embd_pdrop": 0.1,
-        "attn_pdrop": 0.1,
-        "resid_pdrop": 0.1,
-    }
+    keys, defaults = names_and_defaults(
+        {
+            "vocab_size": ("vocab_size", 50257),
+            "n_positions": ("context", 1024),
+            "n_embd": ("d_model", 768),
+            "n_layer": ("n_layer", 12),
+            "n_head": ("n_head", 12),
+            "n_inner": ("mlp_width", None),
+            "layer_norm_epsilon": ("norm_eps", 1e-5),
+            "tie_word_embeddings": ("tied", True),
+            "embd_pdrop": ("dropout_embedding", 0.1),
+            "attn_pdrop": ("dropout_attention", 0.1),
+            "resid_pdrop": ("dropout_residual", 0.1),
+        }
+    )
+    defaults |= {"activation_function": "gelu_new"}
     fixed: ClassVar = {"norm_placement": "pre", "positions": "learned", **BIASED}
     required: ClassVar = {
         "scale_attn_weights": True,
@@ -118,34 +108,22 @@ class GPTNeoX(Architecture):
         "mlp.dense_h_to_4h": ("mlp.up",),
         "mlp.dense_4h_to_h": ("mlp.down",),
     }
-    keys: ClassVar = {
-        "vocab_size": "vocab_size",
-        "max_position_embeddings": "context",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "intermediate_size": "mlp_width",
-        "layer_norm_eps": "norm_eps",
-        "tie_word_embeddings": "tied",
-        "attention_bias": "attn_bias",
-        "attention_dropout": "dropout_attention",
-        "hidden_dropout": "dropout_residual",
-    }
-    defaults: ClassVar = {
-        "vocab_size": 50432,
-        "max_position_embeddings": 2048,
-        "hidden_size": 6144,
-        "num_hidden_layers": 44,
-        "num_attention_heads": 64,
-        "intermediate_size": 24576,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "attention_bias": True,
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
-        "use_parallel_residual": True,
-    }
+    keys, defaults = names_and_defaults(
+        {
+            "vocab_size": ("vocab_size", 50432),
+            "max_position_embeddings": ("context", 2048),
+            "hidden_size": ("d_model", 6144),
+            "num_hidden_layers": ("n_layer", 44),
+            "num_attention_heads": ("n_head", 64),
+            "intermediate_size": ("mlp_width", 24576),
+            "layer_norm_eps": ("norm_eps", 1e-5),
+            "tie_word_embeddings": ("tied", False),
+            "attention_bias": ("attn_bias", True),
+            "attention_dropout": ("dropout_attention", 0.0),
+            "hidden_dropout": ("dropout_residual", 0.0),
+        }
+    )
+    defaults |= {"hidden_act": "gelu", "use_parallel_residual": True}
     fixed: ClassVar = NORMED
     activations: ClassVar = PLAIN
 
@@ -239,28 +217,19 @@ class Bloom(Architecture):
         "mlp.dense_h_to_4h": ("mlp.up",),
         "mlp.dense_4h_to_h": ("mlp.down",),
     }
-    keys: ClassVar = {
-        "vocab_size": "vocab_size",
-        "seq_length": "context",  # nothing there depends on it
-        "hidden_size": "d_model",
-        "n_layer": "n_layer",
-        "n_head": "n_head",
-        "layer_norm_epsilon": "norm_eps",
-        "tie_word_embeddings": "tied",
-        "attention_dropout": "dropout_attention",
-        "hidden_dropout": "dropout_residual",
-    }
-    defaults: ClassVar = {
-        "vocab_size": 250880,
-        "seq_length": 2048,
-        "hidden_size": 64,
-        "n_layer": 2,
-        "n_head": 8,
-        "layer_norm_epsilon": 1e-5,
-        "tie_word_embeddings": True,
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
-    }
+    keys, defaults = names_and_defaults(
+        {
+            "vocab_size": ("vocab_size", 250880),
+            "seq_length": ("context", 2048),  # nothing there depends on it
+            "hidden_size": ("d_model", 64),
+            "n_layer": ("n_layer", 2),
+            "n_head": ("n_head", 8),
+            "layer_norm_epsilon": ("norm_eps", 1e-5),
+            "tie_word_embeddings": ("tied", True),
+            "attention_dropout": ("dropout_attention", 0.0),
+            "hidden_dropout": ("dropout_residual", 0.0),
+        }
+    )
     fixed: ClassVar = {
         "norm_placement": "pre",
         "positions": "alibi",
@@ -283,3 +252,6 @@ def share_of(part: int, whole: int) -> float:
     """
     share = part / whole
     return share if int(whole * share) == part else math.nextafter(share, 1.0)
+
+
+GPTS = (GPT2, OpenAIGPT, GPTNeoX, GPTJ, Bloom)

@@ -8,6 +8,7 @@ from andrea.model.hf.architecture import (
     HfSettings,
     Settings,
     is_same_value,
+    names_and_defaults,
     read_rope,
     read_window,
     resolve_settings,
@@ -39,37 +40,24 @@ class Llama(Architecture):
         "post_attention_layernorm": ("norm2",),
         **MLP,
     }
-    keys: ClassVar = {
-        "vocab_size": "vocab_size",
-        "max_position_embeddings": "context",
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "num_key_value_heads": "n_kv_head",
-        "head_dim": "head_dim",
-        "intermediate_size": "mlp_width",
-        "rms_norm_eps": "norm_eps",
-        "tie_word_embeddings": "tied",
-        "attention_bias": "attn_bias",
-        "mlp_bias": "mlp_bias",
-        "attention_dropout": "dropout_attention",
-    }
-    defaults: ClassVar = {
-        "vocab_size": 32000,
-        "max_position_embeddings": 2048,
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "intermediate_size": 11008,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-    }
+    keys, defaults = names_and_defaults(
+        {
+            "vocab_size": ("vocab_size", 32000),
+            "max_position_embeddings": ("context", 2048),
+            "hidden_size": ("d_model", 4096),
+            "num_hidden_layers": ("n_layer", 32),
+            "num_attention_heads": ("n_head", 32),
+            "num_key_value_heads": ("n_kv_head", None),
+            "head_dim": ("head_dim", None),
+            "intermediate_size": ("mlp_width", 11008),
+            "rms_norm_eps": ("norm_eps", 1e-6),
+            "tie_word_embeddings": ("tied", False),
+            "attention_bias": ("attn_bias", False),
+            "mlp_bias": ("mlp_bias", False),
+            "attention_dropout": ("dropout_attention", 0.0),
+        }
+    )
+    defaults |= {"hidden_act": "silu"}
     fixed: ClassVar = {"norm_placement": "pre", "norm": "rmsnorm", **WITHOUT_BIAS}
 
     @classmethod
@@ -321,3 +309,6 @@ class Gemma3(Gemma2):
                 f"rope_parameters: two bases ({bases}) by kind of block; andrea's RoPE has one"
             )
         return ropes[0] | read_window({**hf, "layer_types": kinds})
+
+
+LLAMAS = (Llama, Mistral, Qwen3, Olmo2, Glm4, Gemma2, Gemma3)

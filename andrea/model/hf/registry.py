@@ -12,23 +12,10 @@ from andrea.model.hf.architecture import (
     misplaced_settings,
     shorten_settings,
 )
-from andrea.model.hf.gpts import GPT2, GPTJ, Bloom, GPTNeoX, OpenAIGPT
-from andrea.model.hf.llamas import Gemma2, Gemma3, Glm4, Llama, Mistral, Olmo2, Qwen3
+from andrea.model.hf.gpts import GPTS
+from andrea.model.hf.llamas import LLAMAS
 
-EVERY: tuple[type[Architecture], ...] = (
-    GPT2,
-    OpenAIGPT,
-    GPTNeoX,
-    GPTJ,
-    Bloom,
-    Llama,
-    Mistral,
-    Qwen3,
-    Olmo2,
-    Glm4,
-    Gemma2,
-    Gemma3,
-)
+EVERY: tuple[type[Architecture], ...] = (*GPTS, *LLAMAS)
 ARCHITECTURES: Mapping[str, type[Architecture]] = {
     architecture.model_type: architecture for architecture in EVERY
 }

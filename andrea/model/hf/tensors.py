@@ -10,9 +10,8 @@ from torch import Tensor
 
 from andrea.errors import UserError
 from andrea.model.config import ModelConfig
-from andrea.model.folder import format_shape, list_names, meta_weights
+from andrea.model.folder import expected_weights, require_same_tensors
 from andrea.model.hf.architecture import Architecture
-from andrea.model.memory_limit import require_room
 
 BUFFERS = re.compile(
     r"\.(attn|attention|self_attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$"
@@ -46,12 +45,10 @@ def from_hf(
     Raises:
         UserError: tensors are missing, left over, or of another shape.
     """
-    if cfg.n_layer > len(tensors):
-        raise UserError(f"{len(tensors)} tensors cannot be the weights of {cfg.n_layer:,} blocks")
-    require_room(cfg)
-    expected = meta_weights(cfg)
+    expected = expected_weights(cfg, len(tensors))
     weights = _without_extras(architecture, cfg, tensors)
-    _require_names_and_shapes(architecture, weights, to_hf(architecture, cfg, expected))
+    unknown = f"{architecture.model_type} does not have"
+    require_same_tensors(weights, to_hf(architecture, cfg, expected), unknown)
     expected_parts = _split_qkv(architecture, cfg, expected)
     parts: dict[str, Tensor] = {}
     for module, names in architecture.layout(cfg).items():
@@ -63,25 +60,6 @@ def from_hf(
             pieces = _take_apart(architecture, cfg, module, weights[f"{module}.{hf_leaf}"], rows)
             parts |= zip(leaves, pieces, strict=True)
     return _merge_qkv(architecture, cfg, parts)
-
-
-def _require_names_and_shapes(
-    architecture: type[Architecture], weights: Tensors, expected: Tensors
-) -> None:
-    missing = [name for name in expected if name not in weights]
-    if missing:
-        raise UserError(f"missing tensors: {list_names(missing)}")
-    extra = [name for name in weights if name not in expected]
-    if extra:
-        raise UserError(
-            f"tensors that {architecture.model_type} does not have: {list_names(extra)}"
-        )
-    for name, tensor in weights.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{name} is {format_shape(tensor)}, the configuration makes it "
-                f"{format_shape(expected[name])}"
-            )
 
 
 def _without_extras(

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from andrea.config import RunConfig
@@ -82,7 +83,7 @@ class Controls:
         )
         return ControlOutcomes(
             repeat=_check_determinism(evidence),
-            a_a=ControlOutcome(**a_a.to_dict()),
+            a_a=ControlOutcome(**asdict(a_a)),
             ruler=_judge_positive_control(evidence, HALF),
             ruler_2x=_judge_positive_control(evidence, DOUBLE),
         )
@@ -148,7 +149,7 @@ def _judge_positive_control(evidence: Evidence, name: str) -> ControlOutcome | N
         factor=FACTORS[name],
     )
     tokens = runs[0].tokens if runs else None
-    return ControlOutcome(**judged.to_dict(), factor=FACTORS[name], tokens=tokens)
+    return ControlOutcome(**asdict(judged), factor=FACTORS[name], tokens=tokens)
 
 
 def _check_determinism(evidence: Evidence) -> ControlOutcome:
@@ -168,7 +169,7 @@ def _check_determinism(evidence: Evidence) -> ControlOutcome:
         changed=changed,
     )
     return ControlOutcome(
-        **judged.to_dict(),
+        **asdict(judged),
         run_id=again.run_id if again else None,
         of=first.run_id if first else None,
     )
