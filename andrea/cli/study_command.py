@@ -145,7 +145,7 @@ def count_results(store: RunStore, plan: Plan) -> int | None:
         UserError: another command is at it.
     """
     folder = StudyFolder(store.root / "studies" / plan.folder_name)
-    if not folder.about:
+    if not folder.load_info().model_fields_set:
         return None
     folder.require_free()
     return sum(store.result(run.run_id) is not None for run in folder.load_runs())
