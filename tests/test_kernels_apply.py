@@ -202,10 +202,20 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
             )
 
 
+POST = {"norm_placement": "post", "activation": "swiglu"}
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"norm_placement": "post", "activation": "swiglu"}], ids=str
+    ("changes", "autocast"),
+    [
+        ({}, True),
+        *(
+            pytest.param(changes, autocast, marks=pytest.mark.slow)
+            for changes, autocast in [({}, False), (POST, False), (POST, True)]
+        ),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("autocast", [False, True])
 def test_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bool) -> None:
     torch._dynamo.reset()
     _, kernels = pair(**changes)

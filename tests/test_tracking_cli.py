@@ -30,6 +30,7 @@ def synced(store: RunStore, *arguments: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_of_its_id(
     store: RunStore,
 ) -> None:
