@@ -348,12 +348,7 @@ def norm(
 
 
 def add_norm(
-    x: Tensor,
-    delta: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    kind: NormKind,
-    eps: float,
+    x: Tensor, delta: Tensor, weight: Tensor | None, bias: Tensor | None, kind: NormKind, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return `x + delta` in the type of x, and its norm in the type of delta, both [..., C]."""
     weight, bias = library.to_compute_type(x, weight), library.to_compute_type(x, bias)
