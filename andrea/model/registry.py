@@ -88,6 +88,11 @@ def register(axis: str, name: str, target: str) -> None:
     VARIANTS[axis][name] = target
 
 
+def is_registered(axis: str, name: str) -> bool:
+    """Return whether an axis has a variant of this name; imports nothing."""
+    return name in VARIANTS[axis]
+
+
 def variant(axis: str, name: str) -> Any:
     """Return the class behind a name on an axis; importing a shipped one loads no torch.
 
@@ -95,7 +100,7 @@ def variant(axis: str, name: str) -> Any:
         UserError: the name is unknown, or its class cannot be imported (a user's own file, most
             likely).
     """
-    if name not in VARIANTS[axis]:
+    if not is_registered(axis, name):
         raise UserError(unknown_variant(axis, name))
     target = VARIANTS[axis][name]
     module, _, class_name = target.partition(":")

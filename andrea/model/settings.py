@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from andrea.model.registry import VARIANTS, unknown_variant, variant
+from andrea.model.registry import VARIANTS, is_registered, unknown_variant, variant
 from andrea.schema import Frozen
 
 LARGEST = 10**12
@@ -178,7 +178,7 @@ class ModelSettings(Frozen):
     @field_validator(*VARIANTS)
     @classmethod
     def _known_variant(cls, value: str, info: Any) -> str:
-        if value not in VARIANTS[info.field_name]:
+        if not is_registered(info.field_name, value):
             raise ValueError(unknown_variant(info.field_name, value))
         return value
 
