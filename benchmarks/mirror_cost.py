@@ -87,8 +87,8 @@ def study(root: Path, options: argparse.Namespace) -> None:
     """One study of a pair, in a process of its own; what it measured goes to `measured.json` in its
     store.
     """
+    from andrea.tracking.destination import Destination
     from andrea.tracking.mirror import Mirror
-    from andrea.tracking.subject import Destination
 
     store, spec = RunStore(root), Ablation.load(find_file("ablations", "norm-placement"))
     asked = Request(

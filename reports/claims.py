@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.figures import forest
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -138,10 +139,8 @@ def measured_items(rows: pd.DataFrame) -> list[Item]:
     ]
     caption = (
         "A row per claim, study and arm that the claim is about; below 0 the arm is better. "
-        "Intervals are "
-        "simultaneous within a study. The word is about this regime alone: a claim that is "
-        "contradicted at this "
-        "size and budget may hold at another."
+        "Intervals are simultaneous within a study. The word is about this regime alone: a claim "
+        "that is contradicted at this size and budget may hold at another."
     )
     return [*items, Table("claims", caption, here, columns, stacked=True, mark="word")]
 
@@ -164,14 +163,12 @@ def draw_effects(here: pd.DataFrame) -> Figure:
     n = int(drawn["mean"].notna().sum())
     caption = (
         f"{text.plural(n, 'effect')} that claims are about, each with its study's simultaneous "
-        "interval over the "
-        "shaded band of that study's ±m, and coloured by what it says about the claim. Rows in "
-        "words have no mean, "
-        "and say why."
+        "interval over the shaded band of that study's ±m, and coloured by what it says about the "
+        "claim. Rows in words have no mean, and say why."
     )
-    spec = forest.forest(drawn, drawn["word"], COLORS)
+    spec = forest.draw_forest(drawn, drawn["word"], COLORS)
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
-    return Figure("effects-of-claims", caption, spec, forest.legend(drawn["word"], COLORS), keys)
+    return Figure("effects-of-claims", caption, spec, group_legend(drawn["word"], COLORS), keys)
 
 
 # ---- counted ----
@@ -360,21 +357,18 @@ def describe_rule(measured: list[MeasuredClaim]) -> list[Item]:
     """Return the rule in words, with its limits."""
     lines = [
         "An ablation names, before anything is run, the verdicts of its arms that would support "
-        "its claim "
-        "(claimed). Such a verdict: supported. Another of better, worse, equivalent, unstable: "
-        "contradicted.",
+        "its claim (claimed). Such a verdict: supported. Another of better, worse, equivalent, "
+        "unstable: contradicted.",
         (
             "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. "
-            "That is not "
-            "evidence against."
+            "That is not evidence against."
         ),
         "A claim about several arms is supported where all of them say so, contradicted where one "
         "speaks against it.",
         "Each study answers for its own size, budget and corpus. Studies are not pooled.",
         "Better and worse are about direction; whether the difference exceeds m is said beside it.",
         "Claims about amounts (half of the training, diminishing returns, lower cost) are tested "
-        "in their "
-        "direction only: read the study's own report.",
+        "in their direction only: read the study's own report.",
     ]
     without_rule = [claim.claim.ablation for claim in measured if not claim.claim.rule]
     if without_rule:

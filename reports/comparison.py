@@ -41,96 +41,99 @@ steps lie in it.
 
 
 def build(study: Study) -> Report:
-    """The report of an ablation, finished or not."""
+    """Return the report of an ablation, finished or not."""
     sections = [
         Section("Effects of the factors", effects.chapter(study)),
-        Section("How it was done", chapters.how(study)),
+        Section("How it was done", chapters.protocol_items(study)),
         Section("Controls", controls.chapter(study)),
         Section("Confirmation", confirmation.chapter(study)),
-        Section("Differences per seed", pairs.per_seed(study)),
+        Section("Differences per seed", pairs.pair_items(study)),
         Section("Over documents", documents.chapter(study)),
-        Section("Tokens saved", budgets.tokens_saved(study)),
-        Section("Equal budgets", budgets.equal(study)),
-        Section("What is not matched", budgets.not_matched(study)),
-        Section("Choosing the learning rates", rates(study)),
-        Section("Learning-rate sensitivity", stability.sensitivity(study)),
+        Section("Tokens saved", budgets.tokens_saved_table(study)),
+        Section("Equal budgets", budgets.equal_budget_table(study)),
+        Section("What is not matched", budgets.not_matched_table(study)),
+        Section("Choosing the learning rates", rate_table(study)),
+        Section("Learning-rate sensitivity", stability.sensitivity_items(study)),
         Section("Stability", stability.chapter(study)),
-        Section("Loss curves", losses(study)),
-        Section("Inside the layers", layers(study)),
-        Section("Noise, and what these pairs can see", pairs.noise(study)),
-        Section("Costs", [*budgets.speed(study), *chapters.costs(study)]),
-        Section("What differs between the arms", chapters.differing(study)),
-        Section("What was not done", not_done(study)),
-        Section("Configurations and environment", chapters.configurations(study)),
-        Section("Every run", chapters.every_run(study)),
+        Section("Loss curves", draw_losses(study)),
+        Section("Inside the layers", draw_layers(study)),
+        Section("Noise, and what these pairs can see", pairs.noise_items(study)),
+        Section("Costs", [*budgets.speed_table(study), *chapters.cost_tables(study)]),
+        Section("What differs between the arms", chapters.difference_items(study)),
+        Section("What was not done", not_done_items(study)),
+        Section("Configurations and environment", chapters.configuration_items(study)),
+        Section("Every run", chapters.run_tables(study)),
     ]
     return Report(
         title=f"{study.name} · ablation",
         question=(study.protocol.question or f"What does {study.name} do?"),
-        answer=" ".join(filter(None, [effects.answer(study), confirmation.sentence(study)])),
-        head=head(study),
+        answer=" ".join(
+            filter(None, [effects.write_answer(study), confirmation.write_sentence(study)])
+        ),
+        head=first_screen(study),
         sections=[section for section in sections if section.items],
-        frames=study.frames() | more(study),
-        details=details(study),
-        verdicts=study.verdict.to_json().get("verdicts") or [],
+        frames=study.frames() | extra_tables(study),
+        details=list_details(study),
+        verdicts=[verdict.to_json() for verdict in study.verdict.verdicts],
     )
 
 
-# ---- first screen
-# --------------------------------------------------------------------------------------------------
+# ---- first screen ----
 
 
-def details(study: Study) -> list[tuple[str, str]]:
-    """The regime in small print: what the answer is conditional on."""
+def list_details(study: Study) -> list[tuple[str, str]]:
+    """Return the regime: the conditions of the answer."""
     runs = study.replicates() if len(study.replicates()) else study.runs
     arm = study.resolved_arm(study.baseline)
     model = arm.config.get("model")
-    told = [("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING)]
+    facts = [("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING)]
     if model:
         size = text.big(sum(arm.parameters.values()))
-        told.append(("size", f"{size} parameters: {text.shape(model)}"))
+        facts.append(("size", f"{size} parameters: {text.shape(model)}"))
     if runs["tokens"].notna().any():
         tokens, epochs = runs["tokens"].max(), runs["epochs"].max()
-        told.append(("training", f"{text.count(tokens)} tokens, {text.short(epochs)} epochs"))
-    told.append(("corpus", chapters.corpus_words(study)))
-    told.append(("seeds", f"{study.rules.seeds} per arm, paired"))
-    return told
+        facts.append(("training", f"{text.count(tokens)} tokens, {text.short(epochs)} epochs"))
+    facts.append(("corpus", chapters.corpus_words(study)))
+    facts.append(("seeds", f"{study.rules.seeds} per arm, paired"))
+    return facts
 
 
-def head(study: Study) -> list[Item]:
-    """Warnings, the verdicts, the picture, and what did not train."""
+def first_screen(study: Study) -> list[Item]:
+    """Return warnings, the verdicts, the curves over learning rates, and the runs that did not
+    train.
+    """
     items: list[Item] = []
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
-        items.append(Bullets(words.what_is_missing(study) or ["the study is being judged"]))
-    hardly = [arm for arm in study.arms if study.choice(arm).hardly_tuned]
-    if hardly:
-        said = f"{study.rules.trials} learning rates per arm leave no room for midpoints"
+        items.append(Bullets(words.list_missing(study) or ["the study is being judged"]))
+    hardly_tuned = [arm for arm in study.arms if study.choice(arm).hardly_tuned]
+    if hardly_tuned:
+        body = f"{study.rules.trials} learning rates per arm leave no room for midpoints"
         items.append(
             Callout(
                 "Rate hardly tuned.",
-                f"{said} ({study.called(*hardly)}): a difference may be one of rates.",
+                f"{body} ({study.called(*hardly_tuned)}): a difference may be one of rates.",
             )
         )
     if study.verdict.exploratory or study.resolved.exploratory:
-        said = (
+        body = (
             "Some runs were made before this protocol was frozen, by another study: they may have "
             "shaped it."
         )
-        items.append(Callout("Exploratory.", said, "note"))
-    items += controls.failed(study)
-    items.append(verdicts(study))
-    if notes := words.notes(study):
+        items.append(Callout("Exploratory.", body, "note"))
+    items += controls.failed_callouts(study)
+    items.append(verdict_table(study))
+    if notes := words.verdict_notes(study):
         items.append(Bullets(notes))
-    if lost := words.did_not_train(study):
+    if untrained := words.describe_untrained(study):
         # A grid of rates is meant to reach rates that do not train: a warning only where it cost
         # more than that.
-        found = all(study.choice(arm).lr for arm in study.arms)
-        gone = study.runs["stalled"] | (study.runs["outcome"] == "diverged")
-        calm = found and not gone[study.runs["phase"] != "tune"].any()
-        items.append(Callout("Did not train.", lost, "note" if calm else "warning"))
+        all_have_rates = all(study.choice(arm).lr for arm in study.arms)
+        did_not_train = study.runs["stalled"] | (study.runs["outcome"] == "diverged")
+        is_expected = all_have_rates and not did_not_train[study.runs["phase"] != "tune"].any()
+        items.append(Callout("Did not train.", untrained, "note" if is_expected else "warning"))
     if study.trials["ok"].any():
-        items.append(rate_figure(study))
+        items.append(draw_rates(study))
     elif study.trials["score"].notna().any():
         items.append(
             Text("No learning-rate curves: none of the runs in tuning that are done trained.")
@@ -138,8 +141,8 @@ def head(study: Study) -> list[Item]:
     return items
 
 
-def verdicts(study: Study) -> Table:
-    """One row per arm."""
+def verdict_table(study: Study) -> Table:
+    """Return the table of verdicts, a row per arm."""
     frame = study.verdicts.assign(
         judged=[
             text.judged(*pair)
@@ -151,11 +154,9 @@ def verdicts(study: Study) -> Table:
     margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
     stalled = f" Stalled: {words.STALLED}." if study.runs["stalled"].any() else ""
     caption = (
-        f"Final loss against {study.baseline_label}, paired by seed; below 0 is "
-        f"better.{margin} "
+        f"Final loss against {study.baseline_label}, paired by seed; below 0 is better.{margin} "
         "Intervals are simultaneous: all hold together with "
-        f"{text.percent(1 - study.rules.alpha)}{each}."
-        f"{stalled}"
+        f"{text.percent(1 - study.rules.alpha)}{each}.{stalled}"
     )
     columns = [
         Column("label", "arm"),
@@ -167,67 +168,65 @@ def verdicts(study: Study) -> Table:
     ]
     if frame[["diverged", "stalled"]].to_numpy().any() or not frame["planned"].any():
         columns.append(
-            numbers(("diverged", "stalled", "planned"), "replicates diverged, stalled", _two_counts)
+            numbers(
+                ("diverged", "stalled", "planned"), "replicates diverged, stalled", _format_counts
+            )
         )
-    if again := confirmation.in_a_word(study):
+    if again := confirmation.words_by_arm(study):
         frame["confirmation"] = frame["arm"].map(again)
         columns.append(Column("confirmation", "confirmation"))
         caption += " The confirmation is a block of fresh seeds, judged alone."
     return Table("verdicts", caption, frame, columns, stacked=True, mark="judged")
 
 
-def _two_counts(diverged: Any, stalled: Any, planned: Any) -> str:
+def _format_counts(diverged: Any, stalled: Any, planned: Any) -> str:
     return f"{text.count(diverged)}, {text.count(stalled)}" if planned else text.NOTHING
 
 
-def rate_figure(study: Study) -> Figure:
-    """The learning-rate curves."""
+def draw_rates(study: Study) -> Figure:
+    """Return the figure of the loss over learning rates."""
     keys = {"○": "one run", "◆": "rate chosen"}
     if study.trials["stalled"].any():
         keys["▽"] = "stalled"
     if (study.trials["outcome"] == "diverged").any():
         keys["✚"] = "diverged"
     n = len(study.trials.dropna(subset=["score"]))
-    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
-    said = (
+    spec = rate_curves.draw_learning_rates(study.trials, study.choices, study.arms)
+    caption = (
         "Final loss over the peak learning rate, on the part of the corpus that is kept for "
-        "choosing rates (tune), "
-        f"{text.plural(n, 'run')}, one per arm and rate."
+        f"choosing rates (tune), {text.plural(n, 'run')}, one per arm and rate."
     )
     if any(choice.method == "vertex" for choice in study.choices.values()):
-        said += (
+        caption += (
             " Each line is the parabola fitted round the arm's best rate and spans the rates it "
-            "was fitted to; its "
-            "lowest point is the rate at which that arm was replicated. Wide valleys forgive, "
-            "narrow ones do not."
+            "was fitted to; its lowest point is the rate at which that arm was replicated. Wide "
+            "valleys forgive, narrow ones do not."
         )
     if rate_curves.FAILED in str(spec):
-        said += (
+        caption += (
             " Above the dotted line, off the scale, stands what did not train, a row per arm: it "
-            "counts with the loss "
-            "at initialisation."
+            "counts with the loss at initialisation."
         )
-    return Figure("learning-rates", said, spec, chapters.legend(study), keys)
+    return Figure("learning-rates", caption, spec, chapters.arm_legend(study), keys)
 
 
-# ---- evidence
-# --------------------------------------------------------------------------------------------------
+# ---- evidence ----
 
 
-def rates(study: Study) -> list[Item]:
-    """How every arm came to its rate."""
+def rate_table(study: Study) -> list[Item]:
+    """Return the table of the chosen rates."""
     rows = []
     for arm in study.arms:
-        choice, tried = study.choice(arm), study.trials[study.trials["arm"] == arm]
+        choice, trials = study.choice(arm), study.trials[study.trials["arm"] == arm]
         rows.append(
             {
                 "arm": study.label(arm),
                 "lr": choice.lr,
                 "method": choice.method,
                 "regret": choice.regret,
-                "tried": len(tried),
-                "good": int(tried["ok"].sum()),
-                "best": tried[tried["ok"]]["loss"].min(),
+                "tried": len(trials),
+                "good": int(trials["ok"].sum()),
+                "best": trials[trials["ok"]]["loss"].min(),
                 "note": choice.note,
             }
         )
@@ -243,10 +242,9 @@ def rates(study: Study) -> list[Item]:
     columns += [Column("note", "note")] if any(row["note"] for row in rows) else []
     caption = (
         "The rate of every arm: the vertex of its parabola, or the best rate tried (argmin). "
-        "Regret: what the "
-        "uncertainty of the fit may have cost, 95th percentile; a verdict must hold with the arm's "
-        "and the baseline's "
-        "subtracted. n = 1 run per rate, so these losses carry no interval and decide nothing."
+        "Regret: what the uncertainty of the fit may have cost, 95th percentile; a verdict must "
+        "hold with the arm's and the baseline's subtracted. n = 1 run per rate, so these losses "
+        "carry no interval and decide nothing."
     )
     return (
         [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)]
@@ -255,8 +253,10 @@ def rates(study: Study) -> list[Item]:
     )
 
 
-def losses(study: Study) -> list[Item]:
-    """Evaluated loss, its difference to the baseline, and training loss, along the tokens."""
+def draw_losses(study: Study) -> list[Item]:
+    """Return figures of evaluated loss, its difference to the baseline, and training loss, over the
+    tokens.
+    """
     evaluated, trained = (
         study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train")
     )
@@ -266,105 +266,102 @@ def losses(study: Study) -> list[Item]:
     if evaluated["loss"].notna().any():
         caption = (
             f"Loss on a fixed sample of the evaluated tokens ({band}). Arms are compared at the "
-            "right end only, "
-            "where every schedule has run out; a mean stops where a seed of the arm has no finite "
-            "loss."
+            "right end only, where every schedule has run out; a mean stops where a seed of the "
+            "arm has no finite loss."
         )
-        spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
+        spec = figures.draw_loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
         items.append(
-            Figure("evaluated-loss", caption, spec, chapters.legend(study, evaluated["arm"]))
+            Figure("evaluated-loss", caption, spec, chapters.arm_legend(study, evaluated["arm"]))
         )
-    ahead = curves.paired(evaluated, study.baseline or "")
-    later = ahead[ahead["tokens"] > ahead["tokens"].max() * 0.15]
+    differences = curves.paired_differences(evaluated, study.baseline or "")
+    later = differences[differences["tokens"] > differences["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
-            f"The same as a difference to {study.baseline_label} of the same seed "
-            f"({band}), from 15 % "
-            "of the training on. Below 0 the arm is ahead. On the way it shows who learns sooner, "
-            "not who is "
-            "better: rates are still high there."
+            f"The same as a difference to {study.baseline_label} of the same seed ({band}), from "
+            "15 % of the training on. Below 0 the arm is ahead. On the way it shows who learns "
+            "sooner, not who is better: rates are still high there."
         )
-        spec = figures.loss_curves(
+        spec = figures.draw_loss_curves(
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
         items.append(
-            Figure("difference-along-training", caption, spec, chapters.legend(study, arms))
+            Figure("difference-along-training", caption, spec, chapters.arm_legend(study, arms))
         )
     if trained["loss"].notna().any():
-        smoothed, over = None, ""
+        smoothed, smoothing_note = None, ""
         if trained["tokens"].nunique() * SMOOTHED >= 3:
             width = round(SMOOTHED * int(trained["tokens"].max()))
             smoothed = curves.smooth(trained, width)
-            over = (
+            smoothing_note = (
                 f" Line and band are of the mean over the last {text.count(width)} tokens; every "
                 "seed is as logged."
             )
         logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
-        some = (
+        drawn_note = (
             f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have "
             "all."
             if drawn < logged
             else ""
         )
         caption = (
-            f"Training loss, mean of the batches since the last logged step ({band}).{over}{some}"
+            f"Training loss, mean of the batches since the last logged step ({band})."
+            f"{smoothing_note}{drawn_note}"
         )
-        spec = figures.loss_curves(
+        spec = figures.draw_loss_curves(
             trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
         )
-        items.append(Figure("training-loss", caption, spec, chapters.legend(study, trained["arm"])))
-    return [*items, pairs.by_themselves(study)] if len(study.replicates()) else items
+        items.append(
+            Figure("training-loss", caption, spec, chapters.arm_legend(study, trained["arm"]))
+        )
+    return [*items, pairs.final_loss_table(study)] if len(study.replicates()) else items
 
 
-def layers(study: Study) -> list[Item]:
-    """Gradient norms and the residual stream, block by block."""
+def draw_layers(study: Study) -> list[Item]:
+    """Return figures of gradient norms and the residual stream by block."""
     logged = study.part("layers", phase="replicate")
     keys = {
         "· · · ·": "at initialisation",
         "───": "at the end, band from the lowest to the highest seed",
     }
-    told = {
+    captions = {
         "grad_norm": (
             "gradient-norm-by-layer",
             "gradient norm",
             "Gradient norm of every block on a fixed probe batch, mean over seeds. A level line "
-            "means that every "
-            "block learns at the same pace; a steep one that some hardly learn or that the last "
-            "ones set the limit "
-            "for the rate.",
+            "means that every block learns at the same pace; a steep one that some hardly learn or "
+            "that the last ones set the limit for the rate.",
         ),
         "residual_rms": (
             "residual-stream-by-layer",
             "RMS of the residual stream",
             "Size of the residual stream after every block, mean over seeds. Where it grows, each "
-            "block adds to "
-            "what is there and later blocks weigh relatively less; where it is level, a norm "
-            "resets it.",
+            "block adds to what is there and later blocks weigh relatively less; where it is "
+            "level, a norm resets it.",
         ),
     }
     items: list[Item] = []
-    for quantity, (name, title, caption) in told.items():
+    for quantity, (name, title, caption) in captions.items():
         rows = logged[logged["quantity"] == quantity]
         if rows["value"].notna().any():
-            n = (
+            count_note = (
                 f" n = {rows['run_id'].nunique()} runs over all arms; the range between seeds is "
                 "the band."
             )
             items.append(
                 Figure(
                     name,
-                    caption + n,
-                    figures.by_layer(rows, study.arms, title),
-                    chapters.legend(study, rows["arm"]),
+                    caption + count_note,
+                    figures.draw_layers(rows, study.arms, title),
+                    chapters.arm_legend(study, rows["arm"]),
                     keys,
                 )
             )
     return items
 
 
-def more(study: Study) -> dict[str, pd.DataFrame]:
-    """Tables that are drawn or too long to be shown, and written beside the report."""
+def extra_tables(study: Study) -> dict[str, pd.DataFrame]:
+    """Return the tables that are drawn or too long to be shown: files beside the report."""
     tables = {
         "document-effects": documents.by_document(study),
         "control-pairs": controls.control_pairs(study),
@@ -372,7 +369,7 @@ def more(study: Study) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def not_done(study: Study) -> list[Item]:
+def not_done_items(study: Study) -> list[Item]:
     """What this study was not asked for, and how to ask."""
-    lines = words.not_done(study)
+    lines = words.list_not_done(study)
     return [Bullets(lines)] if lines else []

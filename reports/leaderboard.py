@@ -15,6 +15,7 @@ from andrea.analysis.chapters import common as chapters
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.chapters import sizes as growth
 from andrea.analysis.figures import forest
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -34,37 +35,36 @@ from andrea.text import numbers as text
 
 
 def build_many(studies: list[Study]) -> Report:
-    """The board of all ablations among the studies, finished or not."""
-    kept, twice = board.distinct_studies(studies)
-    rows = board.board_table(kept)
+    """Return the board of all ablations among the studies, finished or not."""
+    distinct, left_out = board.distinct_studies(studies)
+    rows = board.board_table(distinct)
     sections = [
-        Section("How to read it", how(rows)),
-        Section("Does the effect grow or fade with size?", sizes(kept)),
-        Section("Remarks", remarks(rows)),
-        Section("Studies", list_of_studies(kept, twice)),
+        Section("How to read it", explain_board(rows)),
+        Section("Does the effect grow or fade with size?", size_items(distinct)),
+        Section("Remarks", remark_table(rows)),
+        Section("Studies", study_table(distinct, left_out)),
     ]
     return Report(
         title="Leaderboard",
-        question="What did every change do that was tried here?",
-        answer=answer(kept, rows),
-        head=head(kept, rows),
+        question="All effects in this store",
+        answer=write_answer(distinct, rows),
+        head=first_screen(distinct, rows),
         sections=[section for section in sections if section.items],
         frames={"board": rows},
-        details=details(kept, rows),
+        details=list_details(distinct, rows),
         verdicts=[
-            {"study": study.path.name, **verdict}
-            for study in kept
-            for verdict in study.verdict.to_json().get("verdicts") or []
+            {"study": study.path.name, **verdict.to_json()}
+            for study in distinct
+            for verdict in study.verdict.verdicts
         ],
     )
 
 
-# ---- first screen
-# --------------------------------------------------------------------------------------------------
+# ---- first screen ----
 
 
-def answer(kept: list[Study], rows: pd.DataFrame) -> str:
-    """Counts of the verdicts in a sentence, and the largest effects that were shown."""
+def write_answer(kept: list[Study], rows: pd.DataFrame) -> str:
+    """Return the numbers of verdicts in a sentence, and the largest effects."""
     if rows.empty:
         return (
             "Nothing to show: no ablation in this store has been judged. Start one with `andrea "
@@ -72,28 +72,27 @@ def answer(kept: list[Study], rows: pd.DataFrame) -> str:
         )
     counts = rows["verdict"].value_counts()
     order = [word for word in _WORDS if word in counts.index]
-    told = text.listing([f"{counts[word]} {word}" for word in order])
-    said = (
+    listed = text.listing([f"{counts[word]} {word}" for word in order])
+    sentence = (
         f"Of {text.plural(len(rows), 'effect')} in {text.plural(len(kept), 'study', 'studies')}, "
-        "each against its own "
-        f"baseline at its own size, budget and corpus: {told}"
+        f"each against its own baseline at its own size, budget and corpus: {listed}"
     )
-    early = int(rows["exploratory"].sum())
-    said += f"; {early} of them exploratory, so without a number." if early else "."
+    exploratory = int(rows["exploratory"].sum())
+    sentence += f"; {exploratory} of them exploratory, so without a number." if exploratory else "."
     decided = rows[rows["verdict"].isin(["better", "worse"]) & rows["mean"].notna()]
     for word, ascending in (("better", True), ("worse", False)):
         ranked = decided[decided["verdict"] == word].sort_values(
             "mean", ascending=ascending, kind="stable"
         )
         if len(ranked):
-            said += f" {_extreme(ranked.iloc[0], word)}"
-    return said
+            sentence += f" {_name_extreme(ranked.iloc[0], word)}"
+    return sentence
 
 
 _WORDS = ("better", "worse", "equivalent", "unstable", "inconclusive", "invalid", "pending")
 
 
-def _extreme(row: Any, word: str) -> str:
+def _name_extreme(row: Any, word: str) -> str:
     side = "Lowest" if word == "better" else "Highest"
     return (
         f"{side}: {row['effect']} in {row['ablation']}, {text.signed(row['mean'])} nats "
@@ -101,83 +100,87 @@ def _extreme(row: Any, word: str) -> str:
     )
 
 
-def details(kept: list[Study], rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """How much is on the board."""
+def list_details(kept: list[Study], rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the size of the board."""
     regimes = rows["regime"].nunique()
-    told = [("studies", text.count(len(kept))), ("rows", text.count(len(rows)))]
-    told.append(
+    facts = [("studies", text.count(len(kept))), ("rows", text.count(len(rows)))]
+    facts.append(
         (
             "regimes",
             f"{regimes}, not comparable with each other" if regimes > 1 else text.count(regimes),
         )
     )
     if exploratory := int(rows["exploratory"].sum()):
-        told.append(("exploratory", text.count(exploratory)))
-    return told
+        facts.append(("exploratory", text.count(exploratory)))
+    return facts
 
 
-def head(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
-    """What is not finished, the picture, the table."""
+def first_screen(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
+    """Return the studies that are not finished, the forest plot and the table."""
     items: list[Item] = []
-    open_ = [study for study in kept if not study.complete]
-    if open_:
+    unfinished = [study for study in kept if not study.complete]
+    if unfinished:
         items.append(Callout("Half finished.", "Of these studies only what is judged is shown:"))
-        items.append(Bullets([f"{study.path.name}: {_open(study)}" for study in open_]))
+        items.append(
+            Bullets([f"{study.path.name}: {_describe_progress(study)}" for study in unfinished])
+        )
     if rows.empty:
         return items
-    return [*items, picture(rows), table(rows)]
+    return [*items, draw_forest(rows), effect_table(rows)]
 
 
-def _open(study: Study) -> str:
+def _describe_progress(study: Study) -> str:
     done = int((~study.runs["outcome"].isin(UNFINISHED)).sum())
-    missing = words.what_is_missing(study)
+    missing = words.list_missing(study)
     return (
         f"{done} of {text.plural(len(study.runs), 'planned run')} "
         f"done{'; ' + missing[0] if missing else ''}"
     )
 
 
-def picture(rows: pd.DataFrame) -> Figure:
-    """The forest plot."""
+def draw_forest(rows: pd.DataFrame) -> Figure:
+    """Return the forest plot of all effects."""
     drawn = int(rows["mean"].notna().sum())
     scale = (
         f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far "
-        "intervals are not "
-        "comparable with those of near ones."
-        if forest.stretched(rows)
+        "intervals are not comparable with those of near ones."
+        if forest.needs_log_axis(rows)
         else ""
     )
     caption = (
-        f"{_counted(drawn)}, grouped by study under its "
-        f"regime; the shaded band is that study's ±m. {_covers(rows)} Rows in words have no mean, "
-        f"and say why.{scale} "
+        f"{_count_effects(drawn)}, grouped by study under its regime; the shaded band is that "
+        f"study's ±m. {_describe_families(rows)} Rows in words have no mean, and say why.{scale} "
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
-    return Figure("forest", caption, forest.forest(rows), forest.legend(forest.groups(rows)), keys)
+    return Figure(
+        "forest",
+        caption,
+        forest.draw_forest(rows),
+        group_legend(forest.verdict_groups(rows), forest.COLORS),
+        keys,
+    )
 
 
-def _counted(n: int) -> str:
+def _count_effects(n: int) -> str:
     if not n:
         return "Effects without a number"
     return f"{text.plural(n, 'effect')} with {'its interval' if n == 1 else 'their intervals'}"
 
 
-def _covers(rows: pd.DataFrame) -> str:
-    """What the intervals hold together with: a family is a study, not the board."""
+def _describe_families(rows: pd.DataFrame) -> str:
+    """Word the simultaneous level of the intervals: a family is a study, not the board."""
     families = rows.groupby(["study", "kind"]).ngroups
     held = text.listing([text.percent(1 - alpha) for alpha in sorted(rows["alpha"].unique())])
     return (
         f"Intervals hold together with {held} within their own family (a study's arms, or its main "
-        "effects), not "
-        f"over the board, which has {text.plural(families, 'family', 'families')}: the more there "
-        "are, the more of "
-        "them have an interval that misses."
+        f"effects), not over the board, which has {text.plural(families, 'family', 'families')}: "
+        "the more there are, the more of them have an interval that misses."
     )
 
 
-def table(rows: pd.DataFrame) -> Table:
-    """One row per effect."""
+def effect_table(rows: pd.DataFrame) -> Table:
+    """Return the table with a row per effect."""
     shown = rows.assign(judged=board.verdict_words(rows))
     columns = [
         Column("effect", "arm"),
@@ -186,33 +189,31 @@ def table(rows: pd.DataFrame) -> Table:
         numbers(("low", "high"), "interval", text.interval),
         numbers("n", "pairs", text.count),
         Column("ablation", "ablation"),
-        Column(("parameters", "tokens", "corpus"), "size, tokens, corpus", _regime),
-        numbers("m", "m", _margin),
+        Column(("parameters", "tokens", "corpus"), "size, tokens, corpus", _format_regime),
+        numbers("m", "m", _format_margin),
         numbers("p_board", "p (board)", text.probability),
     ]
     caption = (
         "Every arm of every study, and the main effects of factorial designs: "
-        f"{text.plural(len(rows), 'row')}. In "
-        "nats, below 0 is better. Ablations stand in the order of their largest effect, to find "
-        "them by: it ranks "
-        "nothing across regimes. The last p is adjusted for all rows of this board, whatever the "
-        "verdicts, which "
-        "are each study's own."
+        f"{text.plural(len(rows), 'row')}. In nats, below 0 is better. Ablations stand in the "
+        "order of their largest effect, to find them by: it ranks nothing across regimes. The last "
+        "p is adjusted for all rows of this board, whatever the verdicts, which are each study's "
+        "own."
     )
     return Table("board", caption, shown, columns, stacked=True, mark="judged")
 
 
-def _regime(parameters: Any, tokens: Any, corpus: str) -> str:
+def _format_regime(parameters: Any, tokens: Any, corpus: str) -> str:
     return f"{text.big(parameters)}, {text.big(tokens)}, {corpus.replace(', tokenizer ', '/')}"
 
 
-def _margin(m: Any) -> str:
+def _format_margin(m: Any) -> str:
     return text.NOTHING if text.absent(m) else f"{m:g}"
 
 
-def remarks(rows: pd.DataFrame) -> list[Item]:
-    """What every verdict says in words."""
-    told = rows[rows["note"] != ""]
+def remark_table(rows: pd.DataFrame) -> list[Item]:
+    """Return the table of remarks on the verdicts."""
+    noted = rows[rows["note"] != ""]
     columns = [
         Column("effect", "arm"),
         Column("ablation", "ablation"),
@@ -223,23 +224,23 @@ def remarks(rows: pd.DataFrame) -> list[Item]:
     ]
     caption = (
         "What each verdict says in words, and why a row has no number. Regret: what the "
-        "uncertainty of both rates "
-        "may have cost; the verdicts hold with it subtracted."
+        "uncertainty of both rates may have cost; the verdicts hold with it subtracted."
     )
-    return [Table("remarks", caption, told, columns, stacked=True)] if len(told) else []
+    return [Table("remarks", caption, noted, columns, stacked=True)] if len(noted) else []
 
 
-# ---- sizes
-# --------------------------------------------------------------------------------------------------
+# ---- sizes ----
 
 
-def sizes(kept: list[Study]) -> list[Item]:
-    """The ablations that were run at several sizes, all else equal."""
-    found, left_out = growth.groups(kept)
-    if not found:
+def size_items(kept: list[Study]) -> list[Item]:
+    """Return slopes and figures of ablations that were run at several sizes, all else equal."""
+    groups, left_out = growth.group_by_question(kept)
+    if not groups:
         return []
-    slopes = pd.concat([growth.slopes(group) for group in found], ignore_index=True)
-    items: list[Item] = [Text(sentence) for sentence in map(_sentence, slopes.to_dict("records"))]
+    slopes = pd.concat([growth.fit_slopes(group) for group in groups], ignore_index=True)
+    items: list[Item] = [
+        Text(sentence) for sentence in map(_slope_sentence, slopes.to_dict("records"))
+    ]
     columns = [
         Column("label", "arm"),
         Column("ablation", "ablation"),
@@ -256,14 +257,14 @@ def sizes(kept: list[Study]) -> list[Item]:
     ]
     caption = (
         "Slope of the effect over log10 of the parameters, by least squares through the sizes. "
-        "Intervals are "
-        "simultaneous over the arms of an ablation, not over ablations. Two sizes always lie on a "
-        "line: a third one "
-        "tests it."
+        "Intervals are simultaneous over the arms of an ablation, not over ablations. Two sizes "
+        "always lie on a line: a third one tests it."
     )
     items.append(Table("slopes", caption, slopes, columns, stacked=True, mark="word"))
     items += [
-        _growth(group, number) for number, group in enumerate(found, 1) if len(growth.points(group))
+        _size_figure(group, number)
+        for number, group in enumerate(groups, 1)
+        if len(growth.effect_points(group))
     ]
     if left_out:
         items.append(
@@ -272,44 +273,41 @@ def sizes(kept: list[Study]) -> list[Item]:
     return items
 
 
-def _sentence(row: dict[Any, Any]) -> str:
-    called = f"{row['label']} ({row['ablation']})"
+def _slope_sentence(row: dict[Any, Any]) -> str:
+    name = f"{row['label']} ({row['ablation']})"
     if text.absent(row["slope"]):
-        return f"{called}: not told, {row['reason']}."
-    within = (
+        return f"{name}: not told, {row['reason']}."
+    slope = (
         f"{text.signed(row['slope'])} nats per tenfold parameters "
         f"{text.interval(row['low'], row['high'])}"
     )
-    said = {
+    clause = {
         "neither": "no slope was seen",
         "uncertain": "the learning rates leave the slope open",
         "moves": "the effect moves with size",
         "reverses": "the effect reverses with size",
     }.get(row["word"], f"the effect {row['word']} with size")
-    return f"{called}: {said}, {within}, over {text.plural(int(row['sizes']), 'size')}."
+    return f"{name}: {clause}, {slope}, over {text.plural(int(row['sizes']), 'size')}."
 
 
-def _growth(group: growth.Group, number: int) -> Figure:
+def _size_figure(group: growth.Group, number: int) -> Figure:
     tokens = text.count(board.study_regime(group[0]).tokens)
     caption = (
         f"Effect of every arm of {group[0].name} at {len(group)} sizes, each with its study's "
-        "simultaneous interval; "
-        f"{tokens} tokens a run at every size, {board.study_regime(group[0]).corpus}. A larger "
-        "model "
-        "is the less "
-        "trained by them: size and tokens per parameter change together. Shaded: ±m."
+        f"simultaneous interval; {tokens} tokens a run at every size, "
+        f"{board.study_regime(group[0]).corpus}. A larger model is the less trained by them: size "
+        "and tokens per parameter change together. Shaded: ±m."
     )
     name = re.sub(r"[^A-Za-z0-9]+", "-", group[0].name).strip("-")
-    legend = chapters.legend(group[0], growth.points(group)["arm"])
-    return Figure(f"over-size-{number}-{name}", caption, growth.figure(group), legend)
+    legend = chapters.arm_legend(group[0], growth.effect_points(group)["arm"])
+    return Figure(f"over-size-{number}-{name}", caption, growth.draw_effects(group), legend)
 
 
-# ---- the rest
-# --------------------------------------------------------------------------------------------------
+# ---- the rest ----
 
 
-def how(rows: pd.DataFrame) -> list[Item]:
-    """What the words and numbers mean."""
+def explain_board(rows: pd.DataFrame) -> list[Item]:
+    """Return the meaning of words and numbers on the board."""
     if rows.empty:
         return []
     lines = [
@@ -319,12 +317,10 @@ def how(rows: pd.DataFrame) -> list[Item]:
         "Verdicts are each study's own, by its own protocol and m; nothing is judged again here.",
         (
             "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it "
-            "would be read as a "
-            "result."
+            "would be read as a result."
         ),
         f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a "
-        "test count as p = "
-        "1. Who picks the best of many rows should look at this one.",
+        "test count as p = 1. Who picks the best of many rows should look at this one.",
     ]
     if (rows["kind"] == "main effect").any():
         lines.append(
@@ -334,8 +330,8 @@ def how(rows: pd.DataFrame) -> list[Item]:
     return [Bullets(lines)]
 
 
-def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
-    """What is on the board, and what is not."""
+def study_table(kept: list[Study], left_out: list[str]) -> list[Item]:
+    """Return the studies on the board, and the duplicates that are left out."""
     if not kept:
         return []
     frame = pd.DataFrame(
@@ -369,6 +365,6 @@ def list_of_studies(kept: list[Study], twice: list[str]) -> list[Item]:
             columns,
         )
     ]
-    if twice:
-        items.append(Text(f"Duplicates: {'; '.join(twice)}."))
+    if left_out:
+        items.append(Text(f"Duplicates: {'; '.join(left_out)}."))
     return items

@@ -37,104 +37,105 @@ UNFINISHED = {
 
 
 def build_run(run: RunView) -> Report:
-    """The report of one run, finished or not."""
+    """Return the report of one run, finished or not."""
     sections = [
-        Section("Along the training", along(run)),
-        Section("Inside the layers", layers(run)),
-        Section("Documents", documents(run)),
-        Section("Costs and throughput", costs(run)),
-        Section("Configuration and environment", configuration(run)),
+        Section("Along the training", draw_along_training(run)),
+        Section("Inside the layers", draw_layers(run)),
+        Section("Documents", document_items(run)),
+        Section("Costs and throughput", cost_table(run)),
+        Section("Configuration and environment", configuration_items(run)),
     ]
     return Report(
         title=f"Run {run.run_id[:12]}",
         question=f"How did run {run.run_id[:12]} go?",
-        answer=answer(run),
-        head=head(run),
+        answer=write_answer(run),
+        head=first_screen(run),
         sections=[section for section in sections if section.items],
         frames={
             "curves": run.curves,
             "layers": run.layers,
             "documents": run.documents,
-            "rates": single.rates(run),
+            "rates": single.rate_curve(run),
         },
-        details=details(run),
+        details=list_details(run),
     )
 
 
-# ---- first screen
-# --------------------------------------------------------------------------------------------------
+# ---- first screen ----
 
 
-def answer(run: RunView) -> str:
-    """How it ended, or how far it is, in a sentence."""
-    row = single.row_of(run)
-    if row["outcome"] in UNFINISHED:
-        return f"{UNFINISHED[row['outcome']][:-1]}: {_so_far(run)}{_because(row)}."
+def write_answer(run: RunView) -> str:
+    """Return the end of the run, or its progress, in a sentence."""
+    row = single.full_row(run)
+    outcome, reason = str(row["outcome"]), _reason_in_brackets(row)
+    if outcome in UNFINISHED:
+        return f"{UNFINISHED[outcome][:-1]}: {_describe_progress(run)}{reason}."
     after = f"after {text.count(row['tokens'])} tokens"
-    if row["outcome"] != "completed" or text.absent(row["loss"]):
-        return f"{str(row['outcome']).capitalize()} {after}{_because(row)}: there is no final loss."
-    alone = f"how often each token occurs alone gives {text.loss(row['unigram_loss'])} nats"
+    if outcome != "completed" or text.absent(row["loss"]):
+        return f"{outcome.capitalize()} {after}{reason}: there is no final loss."
+    unigram = f"how often each token occurs alone gives {text.loss(row['unigram_loss'])} nats"
     stalled = (
-        f" It stalled: {alone}, and it ends no more than 1\N{NO-BREAK SPACE}% below."
+        f" It stalled: {unigram}, and it ends no more than 1\N{NO-BREAK SPACE}% below."
         if row["stalled"]
         else ""
     )
     part = f" of the {row['eval_part']} part" if row["eval_part"] else ""
     return (
         f"Completed {after} at {text.loss(row['loss'])} nats per token "
-        f"({text.number(row['bpb'], 3)} bits per byte) "
-        f"on {text.count(row['eval_tokens'])} evaluated tokens{part}; n = 1 run, so no interval "
-        "tells how much "
-        f"another seed would change it.{stalled}"
+        f"({text.number(row['bpb'], 3)} bits per byte) on {text.count(row['eval_tokens'])} "
+        f"evaluated tokens{part}; n = 1 run, so no interval tells how much another seed would "
+        f"change it.{stalled}"
     )
 
 
-def _because(row: dict[str, Any]) -> str:
+def _reason_in_brackets(row: dict[str, Any]) -> str:
     return f" ({row['reason']})" if row["reason"] else ""
 
 
-def _so_far(run: RunView) -> str:
-    """How many tokens are trained and where the loss is, by what is logged."""
+def _describe_progress(run: RunView) -> str:
+    """Word the tokens and the loss that are logged so far."""
     if run.curves.empty:
         return "nothing is logged yet"
     done, planned = int(run.curves["tokens"].max()), summaries.planned_tokens(run.config)
     share = f" of {text.count(planned)} ({text.percent(done / planned)})" if planned else ""
-    told = f"{text.count(done)} tokens{share} are logged"
+    progress = f"{text.count(done)} tokens{share} are logged"
     evaluated = run.curves[(run.curves["kind"] == "eval") & run.curves["loss"].notna()]
     return (
-        f"{told}, last evaluated loss {text.loss(evaluated['loss'].iloc[-1])} nats"
+        f"{progress}, last evaluated loss {text.loss(evaluated['loss'].iloc[-1])} nats"
         if len(evaluated)
-        else told
+        else progress
     )
 
 
-def details(run: RunView) -> list[tuple[str, str]]:
-    """Which run it is."""
+def list_details(run: RunView) -> list[tuple[str, str]]:
+    """Return the identity of the run."""
     model, train, data = (run.config.get(part) or {} for part in ("model", "train", "data"))
-    row = single.row_of(run)
-    told = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
+    row = single.full_row(run)
+    facts = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
     if model.get("n_layer"):
         shape, size = text.shape(model), row["parameters"]
-        told.append(
+        facts.append(
             ("size", shape if text.absent(size) else f"{text.big(size)} parameters: {shape}")
         )
-    told.append(("peak rate", text.rate(row["lr"])))
-    told.append(("seed", text.plain(row["seed"])))
+    facts.append(("peak rate", text.rate(row["lr"])))
+    facts.append(("seed", text.plain(row["seed"])))
     if data.get("source"):
-        told.append(("corpus", f"{data['source']}, tokenizer {data.get('tokenizer', 'byte')}"))
+        facts.append(("corpus", f"{data['source']}, tokenizer {data.get('tokenizer', 'byte')}"))
     if train.get("device"):
-        told.append(("device", f"{train['device']}, {train.get('dtype', 'float32')}"))
+        facts.append(("device", f"{train['device']}, {train.get('dtype', 'float32')}"))
     for study, spec in run.planned:
-        told.append(("of study", f"{study}: {spec.arm}, {spec.phase} ({spec.why})"))
-    return told if run.planned else [*told, ("of study", "none: a single training")]
+        facts.append(("of study", f"{study}: {spec.arm}, {spec.phase} ({spec.why})"))
+    return facts if run.planned else [*facts, ("of study", "none: a single training")]
 
 
-def head(run: RunView) -> list[Item]:
-    """What is wrong, the numbers, the curves."""
+def first_screen(run: RunView) -> list[Item]:
+    """Return warnings, the numbers and the curves."""
     items: list[Item] = []
-    row = single.row_of(run)
+    row = single.full_row(run)
     if row["outcome"] in UNFINISHED:
-        items.append(Callout("Half finished.", f"What is shown is what is logged.{_because(row)}"))
+        items.append(
+            Callout("Half finished.", f"What is shown is what is logged.{_reason_in_brackets(row)}")
+        )
     elif row["outcome"] == "diverged":
         items.append(
             Callout(
@@ -144,30 +145,25 @@ def head(run: RunView) -> list[Item]:
             )
         )
     elif row["stalled"]:
-        items.append(Callout("Stalled.", _stalled(row)))
-    items.append(ending(run))
+        items.append(Callout("Stalled.", _describe_stall(row)))
+    items.append(ending_table(run))
     if run.curves["loss"].notna().any():
         caption = (
             "Training loss (mean of the batches since the last record) and loss on the curve "
-            "subset of the "
-            f"evaluated tokens, n = 1 run.{_drawn(run)} Dashed: the loss before training, and what "
-            "the token "
-            "frequencies alone give; a run that stays at the lower one has learned nothing about "
-            "order."
+            f"subset of the evaluated tokens, n = 1 run.{_thinning_note(run)} Dashed: the loss "
+            "before training, and what the token frequencies alone give; a run that stays at the "
+            "lower one has learned nothing about order."
         )
-        items.append(Figure("loss", caption, single.losses(run), single.legend(run)))
+        items.append(Figure("loss", caption, single.draw_losses(run), single.curve_legend(run)))
     return items
 
 
-def _stalled(row: dict[str, Any]) -> str:
-    by = f"{text.loss(row['loss'])} nats, token frequencies alone {text.loss(row['unigram_loss'])}"
-    return (
-        f"Its final loss is not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give "
-        f"({by})."
-    )
+def _describe_stall(row: dict[str, Any]) -> str:
+    by = f"{text.loss(row['loss'])} nats, the unigram loss is {text.loss(row['unigram_loss'])}"
+    return f"Its final loss is less than 1\N{NO-BREAK SPACE}% below the unigram loss ({by})."
 
 
-def _drawn(run: RunView) -> str:
+def _thinning_note(run: RunView) -> str:
     train = run.curves[run.curves["kind"] == "train"]
     drawn = single.lines.thin(train)["tokens"].nunique()
     logged = train["tokens"].nunique()
@@ -178,10 +174,10 @@ def _drawn(run: RunView) -> str:
     )
 
 
-def ending(run: RunView) -> Table:
-    """The numbers at the end, and what stands out on the way."""
-    row = single.row_of(run)
-    told = [
+def ending_table(run: RunView) -> Table:
+    """Return the numbers at the end, and what stands out on the way."""
+    row = single.full_row(run)
+    losses = [
         (
             "final loss",
             row["tokens"],
@@ -211,8 +207,10 @@ def ending(run: RunView) -> Table:
             "mean of the last tenth",
         ),
     ]
-    rows = [dict(zip(_KEYS, each, strict=True)) for each in told if not text.absent(each[2])]
-    rows += [{**each, "over": "logged records"} for each in single.notable(run).to_dict("records")]
+    rows = [dict(zip(_KEYS, loss, strict=True)) for loss in losses if not text.absent(loss[2])]
+    rows += [
+        {**loss, "over": "logged records"} for loss in single.find_notable(run).to_dict("records")
+    ]
     columns = [
         Column("what", "what"),
         Column("told", "value"),
@@ -230,21 +228,20 @@ def ending(run: RunView) -> Table:
 _KEYS = ("what", "tokens", "value", "told", "over")
 
 
-# ---- evidence
-# --------------------------------------------------------------------------------------------------
+# ---- evidence ----
 
 
-def along(run: RunView) -> list[Item]:
-    """Learning rate, gradient norm and speed over the tokens."""
+def draw_along_training(run: RunView) -> list[Item]:
+    """Return figures of learning rate, gradient norm and speed over the tokens."""
     train = run.curves[run.curves["kind"] == "train"]
     drawings = [
-        ("learning-rate", single.rates(run), "lr", "learning rate", {}),
+        ("learning-rate", single.rate_curve(run), "lr", "learning rate", {}),
         ("gradient-norm", train, "grad_norm", "gradient norm", {"log": True}),
         ("throughput", train, "tokens_per_s", "tokens per second", {"form": "~s"}),
     ]
     items: list[Item] = []
-    for name, frame, key, title, how in drawings:
-        spec = single.along(frame, key, title, **how)
+    for name, frame, key, title, options in drawings:
+        spec = single.draw_along(frame, key, title, **options)
         if spec is not None:
             n = int(np.isfinite(frame[key].astype("float64")).sum())
             items.append(Figure(name, f"{_ALONG[name]} n = {text.plural(n, 'record')}.", spec))
@@ -254,25 +251,22 @@ def along(run: RunView) -> list[Item]:
 _ALONG = {
     "learning-rate": (
         "The learning rate of the last step before each record: where warmup ended, and how far "
-        "the rate had fallen at "
-        "the end, where the final loss was taken."
+        "the rate had fallen at the end, where the final loss was taken."
     ),
     "gradient-norm": (
         "Global gradient norm of the last step before each record, before clipping (log axis). "
-        "Spikes that return "
-        "are common; a norm that climbs for long comes before a divergence."
+        "Spikes that return are common; a norm that climbs for long comes before a divergence."
     ),
     "throughput": (
         "Tokens per second since the last record. Runs share the machine: a dip may be a "
-        "neighbour's; the first "
-        "record may include compilation."
+        "neighbour's; the first record may include compilation."
     ),
 }
 
 
-def layers(run: RunView) -> list[Item]:
-    """A map per quantity: block over tokens."""
-    told = {
+def draw_layers(run: RunView) -> list[Item]:
+    """Return a heat map per quantity: block over tokens."""
+    captions = {
         "grad_norm": "Gradient norm of every block on a fixed probe batch. Rows of one colour "
         "learn at one pace.",
         "attn_rms": "Size of what attention adds, block by block.",
@@ -281,34 +275,33 @@ def layers(run: RunView) -> list[Item]:
         "blocks weigh less.",
     }
     items: list[Item] = []
-    for quantity, caption in told.items():
-        spec = single.heat(run.layers, quantity)
+    for quantity, caption in captions.items():
+        spec = single.draw_heat(run.layers, quantity)
         if spec is not None:
             n = run.layers[run.layers["quantity"] == quantity]["tokens"].nunique()
-            said = (
+            full_caption = (
                 f"{caption} Logged {text.plural(n, 'time')}; the darker the larger (logarithmic)."
             )
-            items.append(Figure(f"layers-{quantity.replace('_', '-')}", said, spec))
+            items.append(Figure(f"layers-{quantity.replace('_', '-')}", full_caption, spec))
     return items
 
 
-def documents(run: RunView) -> list[Item]:
-    """The evaluated documents, the hardest first."""
+def document_items(run: RunView) -> list[Item]:
+    """Return the evaluated documents, the hardest first."""
     frame = run.documents[["document", "tokens", "loss"]].dropna(subset=["loss"])
     if frame.empty:
         return []
     frame = frame.sort_values(["loss", "document"], ascending=[False, True]).reset_index(drop=True)
     low, high = summaries.mean_interval(frame["loss"])
-    within = (
+    interval = (
         ""
         if text.absent(low)
         else f", 95\N{NO-BREAK SPACE}% interval over documents {text.span(low, high)}"
     )
     caption = (
         f"Loss of {text.plural(len(frame), 'document')}, the hardest first: mean "
-        f"{text.loss(frame['loss'].mean())} "
-        f"nats (documents weighed alike{within}, n = {len(frame)}). The final loss above weighs "
-        "tokens alike."
+        f"{text.loss(frame['loss'].mean())} nats (documents weighed alike{interval}, n = "
+        f"{len(frame)}). The final loss above weighs tokens alike."
     )
     columns = [
         Column("document", "document"),
@@ -317,21 +310,21 @@ def documents(run: RunView) -> list[Item]:
     ]
     items: list[Item] = []
     if len(frame) > 1:
-        items.append(Figure("documents-by-loss", caption, single.documents(frame)))
+        items.append(Figure("documents-by-loss", caption, single.draw_documents(frame)))
     ends = frame if len(frame) <= 2 * SHOWN else pd.concat([frame.head(SHOWN), frame.tail(SHOWN)])
-    said = (
+    selection = (
         "All of them."
         if len(ends) == len(frame)
         else f"The {SHOWN} hardest and the {SHOWN} easiest; the files have all."
     )
-    return [*items, Table("documents-ends", said, ends, columns)]
+    return [*items, Table("documents-ends", selection, ends, columns)]
 
 
 SHOWN = 10
 
 
-def costs(run: RunView) -> list[Item]:
-    """Parameters, operations, time, memory."""
+def cost_table(run: RunView) -> list[Item]:
+    """Return parameters, operations, time and memory."""
     result = run.result
     if result is None:
         return []
@@ -367,24 +360,24 @@ def costs(run: RunView) -> list[Item]:
     frame = pd.DataFrame(
         [row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"]
     )
-    caption = "What it cost. Times are no benchmark: runs share the machine. n = 1."
+    caption = "Cost of the run. Do not compare times: runs share the machine. n = 1."
     return [
         Table("costs", caption, frame, [Column("what", ""), Column("told", "")], sortable=False)
     ]
 
 
-def configuration(run: RunView) -> list[Item]:
-    """What to copy in order to do it again, and where it ran."""
+def configuration_items(run: RunView) -> list[Item]:
+    """Return the configuration and the environment, to be copied."""
     items: list[Item] = [Text(f"Run {run.run_id}, in {run.path}.")]
-    told = {
+    contents = {
         "Configuration, resolved": run.config,
         "What the run's id digests beside it": run.identity,
         "Environment": run.env,
     }
-    for title, content in told.items():
+    for title, content in contents.items():
         if content:
             items.append(Code(title, yaml.safe_dump(content, sort_keys=False, allow_unicode=True)))
     if (run.env.get("git") or {}).get("dirty"):
-        said = "The run was made with uncommitted changes: the commit alone does not tell it."
-        items.append(Callout("Dirty tree.", said))
+        body = "The run was made with uncommitted changes: the commit alone does not tell it."
+        items.append(Callout("Dirty tree.", body))
     return items

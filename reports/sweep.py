@@ -1,4 +1,4 @@
-"""An Optuna sweep: its trials, the best configuration, and what mattered.
+"""An Optuna sweep: its trials, the best configuration, and the importance of the parameters.
 
 Copy this file to ./reports/sweep.py and change it. `build(study)` gets tidy pandas tables
 (`study.runs`, `study.trials`, `study.curves`, …; columns in `andrea.analysis.tables.frames`) and
@@ -16,6 +16,7 @@ from andrea.analysis.chapters import sentences as words
 from andrea.analysis.figures import importances
 from andrea.analysis.figures import parallel_coordinates as parallel
 from andrea.analysis.figures import sweep as searches
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -35,16 +36,16 @@ from andrea.text import numbers as text
 
 
 def build(study: Study) -> Report:
-    """The report of a sweep, finished or not."""
+    """Return the report of a sweep, finished or not."""
     trials = summaries.sweep_trials(study)
-    shares = mattered(study, trials)
+    shares = compute_importances(study, trials)
     sections = [
-        Section("How it was done", how(study)),
+        Section("How it was done", search_table(study)),
         Section("Trials", [trial_table(study, trials)]),
-        Section("What mattered", importance(study, trials, shares)),
-        Section("Along each parameter", slices(study, trials)),
-        Section("All parameters together", together(study, trials, shares)),
-        Section("Configuration and environment", configuration(study)),
+        Section("What mattered", importance_items(study, trials, shares)),
+        Section("Along each parameter", slice_figures(study, trials)),
+        Section("All parameters together", joint_figures(study, trials, shares)),
+        Section("Configuration and environment", configuration_items(study)),
     ]
     question = (
         study.protocol.question
@@ -53,76 +54,73 @@ def build(study: Study) -> Report:
     return Report(
         title=f"{study.name} · sweep",
         question=str(question),
-        answer=answer(study, trials),
-        head=head(study, trials),
+        answer=write_answer(study, trials),
+        head=first_screen(study, trials),
         sections=[section for section in sections if section.items],
         frames=study.frames(),
-        details=details(study, trials),
+        details=list_details(study, trials),
     )
 
 
-def answer(study: Study, trials: pd.DataFrame) -> str:
-    """The best trial in one sentence, or that there is none yet."""
+def write_answer(study: Study, trials: pd.DataFrame) -> str:
+    """Return the best trial in one sentence, or that there is none yet."""
     good = trials[trials["ok"]].sort_values(["loss", "trial"])
     if not study.is_decided:
         done = int((~trials["loss"].isna()).sum())
         so_far = f"; the best so far is trial {good['trial'].iloc[0]}" if len(good) else ""
         return (
-            f"Not decided yet: {done} of {study.asked_yaml.get('trials', len(trials))} trials are "
+            f"Not decided yet: {done} of {study.protocol.trials or len(trials)} trials are "
             f"done{so_far}."
         )
     if good.empty:
         return f"None of {text.plural(len(trials), 'trial')} trained: each diverged or stalled."
     best = good.iloc[0]
     setting = text.listing(
-        [f"{name} {value(best[name])}" for name in summaries.parameter_names(study)]
+        [f"{name} {format_value(best[name])}" for name in summaries.parameter_names(study)]
     )
     runs = text.plural(int(best["n"]), "run")
     return (
         "On this corpus, at this size and budget, the lowest of "
-        f"{text.plural(len(trials), 'trial')} is trial "
-        f"{best['trial']} with {setting}: {text.loss(best['loss'])} nats on the tune part (n = "
-        f"{runs}, chosen as "
-        "the lowest, so it flatters)."
+        f"{text.plural(len(trials), 'trial')} is trial {best['trial']} with {setting}: "
+        f"{text.loss(best['loss'])} nats on the tune part (n = {runs}, chosen as the lowest, so it "
+        "flatters)."
     )
 
 
-def value(setting: Any) -> str:
-    """A parameter's value, short."""
+def format_value(setting: Any) -> str:
+    """Return a parameter's value in few characters."""
     return text.rate(setting) if isinstance(setting, float) else text.plain(setting)
 
 
-def details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
-    """What the answer is conditional on."""
-    config = (next(iter((study.resolved.to_json()["arms"]).values()), None) or {}).get(
-        "config"
-    ) or {}
-    told = [
+def list_details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the conditions of the answer."""
+    config = next((arm.config for arm in study.resolved.arms.values()), {})
+    facts = [
         ("trials", text.count(len(trials))),
-        ("sampler", str(study.asked_yaml.get("sampler", "tpe"))),
+        ("sampler", study.protocol.sampler or "tpe"),
     ]
     if config.get("model"):
-        told.append(("size", text.shape(config["model"])))
+        facts.append(("size", text.shape(config["model"])))
     if config.get("data"):
-        told.append(
+        facts.append(
             (
                 "corpus",
                 f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}",
             )
         )
     if study.runs["tokens"].notna().any():
-        told.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
-    return told
+        facts.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
+    return facts
 
 
-def head(study: Study, trials: pd.DataFrame) -> list[Item]:
-    """Warnings, the best settings, the history."""
+def first_screen(study: Study, trials: pd.DataFrame) -> list[Item]:
+    """Return warnings, the best settings and the history."""
     items: list[Item] = []
     if not study.complete:
         items.append(Callout("Half finished.", "What is shown is what is there; still missing:"))
-        items.append(Bullets(words.what_is_missing(study) or ["trials that are not proposed yet"]))
-    if lost := words.did_not_train(study):
-        items.append(Callout("Did not train.", lost))
+        items.append(Bullets(words.list_missing(study) or ["trials that are not proposed yet"]))
+    if untrained := words.describe_untrained(study):
+        items.append(Callout("Did not train.", untrained))
     params = study.best.params
     if params:
         options = " ".join(
@@ -133,32 +131,33 @@ def head(study: Study, trials: pd.DataFrame) -> list[Item]:
         caption = (
             "Loss of every trial in the order of proposal; the line is the best so far (n = "
             f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials "
-            "of this kind bring "
-            "little."
+            "of this kind bring little."
         )
-        items.append(Figure("history", caption, searches.history(trials), keys=keys(trials)))
+        items.append(
+            Figure("history", caption, searches.draw_history(trials), keys=mark_keys(trials))
+        )
     return items
 
 
-def keys(trials: pd.DataFrame) -> dict[str, str]:
-    """Marks in use."""
-    found = {"○": "one trial"}
+def mark_keys(trials: pd.DataFrame) -> dict[str, str]:
+    """Return the marks in use, with their meanings."""
+    signs = {"○": "one trial"}
     if (trials["outcome"] == "stalled").any():
-        found["▽"] = "stalled, at the upper edge"
+        signs["▽"] = "stalled, at the upper edge"
     if (trials["outcome"] == "diverged").any():
-        found["✚"] = "diverged, at the upper edge"
-    return found
+        signs["✚"] = "diverged, at the upper edge"
+    return signs
 
 
 def trial_table(study: Study, trials: pd.DataFrame) -> Table:
-    """Every trial, best first."""
+    """Return the table of all trials, best first."""
     frame = trials.assign(
         short=trials["run_id"].str[:12],
         rank=trials["loss"].where(trials["ok"]).rank(method="first"),
     )
     frame = frame.sort_values("rank", na_position="last", kind="stable").reset_index(drop=True)
     settings = [
-        Column(name, name, value, numeric=pd.api.types.is_numeric_dtype(trials[name]))
+        Column(name, name, format_value, numeric=pd.api.types.is_numeric_dtype(trials[name]))
         for name in summaries.parameter_names(study)
     ]
     columns = [
@@ -172,41 +171,36 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
     ]
     caption = (
         f"{text.plural(len(frame), 'trial')}, best first; loss: final, on the tune part, mean over "
-        "n runs. A trial "
-        "that diverged or stalled counts with the loss at initialisation."
+        "n runs. A trial that diverged or stalled counts with the loss at initialisation."
     )
     return Table("trial-values", caption, frame, columns, mark="outcome")
 
 
-def mattered(study: Study, trials: pd.DataFrame) -> pd.DataFrame | None:
-    """The importances, or None where they cannot be told."""
+def compute_importances(study: Study, trials: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the importances; None where there are too few trials."""
     names = summaries.parameter_names(study)
-    if importances.why_not(trials, names):
+    if importances.reason_without_importance(trials, names):
         return None
-    return importances.importances(trials, names, study.protocol.space)
+    return importances.importance_shares(trials, names, study.protocol.ranges)
 
 
-def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -> list[Item]:
-    """How much of the loss hangs on which parameter, or why that cannot be told."""
+def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -> list[Item]:
+    """Return figure and table of the importances, or why there are none."""
     if table is None:
         names = summaries.parameter_names(study)
-        reason = importances.why_not(trials, names)
-        return (
-            [Text(f"Importance of the parameters is not told: {reason}.")] if len(names) > 1 else []
-        )
+        reason = importances.reason_without_importance(trials, names)
+        return [Text(f"{reason}.")] if len(names) > 1 else []
     row = table.iloc[0]
-    lost = int(row["n"] - row["good"])
-    counted = f"n = {row['n']} finished trials" + (
-        f", of which {lost} did not train and count among the worst" if lost else ""
+    untrained = int(row["n"] - row["good"])
+    sample = f"n = {row['n']} finished trials" + (
+        f", of which {untrained} did not train and count among the worst" if untrained else ""
     )
     meaning = (
         f"PED-ANOVA: where the values of the best {row['best']} trials lie against where those of "
-        "all lie, as a "
-        f"share of the sum over the parameters ({counted}). A share says where the search had to "
-        "look, not how many "
-        "nats it gained: a parameter of small share may still have a best value. Range: central 95 "
-        "% over "
-        f"{importances.RESAMPLES} resamples of the trials; no test."
+        f"all lie, as a share of the sum over the parameters ({sample}). A share says where the "
+        "search had to look, not how many nats it gained: a parameter of small share may still "
+        f"have a best value. Range: central 95 % over {importances.RESAMPLES} resamples of the "
+        "trials; no test."
     )
     columns = [
         Column("parameter", "parameter"),
@@ -217,53 +211,60 @@ def importance(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -
     ]
     caption = (
         "The bar is the share, the line across it its range over resampled trials: where lines "
-        "overlap, the order is "
-        "open."
+        "overlap, the order is open."
     )
     return [
-        Figure("importance-shares", caption, importances.bars(table)),
+        Figure("importance-shares", caption, importances.draw_importances(table)),
         Table("importances", meaning, table, columns, stacked=True),
     ]
 
 
-def together(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:
-    """A line per trial over all parameters, and the two that mattered most."""
-    names, space = summaries.parameter_names(study), study.protocol.space
+def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:
+    """Return a line per trial over all parameters, and the two of largest importance."""
+    names, space = summaries.parameter_names(study), study.protocol.ranges
     if len(names) < 2 or not trials["ok"].any():
         return []
-    logs = [name for name in names if searches.logarithmic(trials, name, space)]
+    logs = [name for name in names if searches.searched_on_log_scale(trials, name, space)]
     done = int(trials["loss"].notna().sum())
-    counted = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
+    sample = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
     caption = (
-        f"A line per trial ({counted}), from parameter to parameter to its loss, low losses below. "
-        "Where the lines "
-        "of the best quarter pass close together that value mattered; where they fan out it did "
-        f"not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a mark to follow "
-        "its trial."
+        f"A line per trial ({sample}), from parameter to parameter to its loss, low losses below. "
+        "Where the lines of the best quarter pass close together that value mattered; where they "
+        f"fan out it did not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a "
+        "mark to follow its trial."
     )
-    shown = parallel.legend(trials)
+    legend = group_legend(parallel.trial_groups(trials), parallel.GROUPS)
     items: list[Item] = [
-        Figure("parallel-coordinates", caption, parallel.coordinates(trials, names, space), shown),
+        Figure(
+            "parallel-coordinates",
+            caption,
+            parallel.draw_parallel_coordinates(trials, names, space),
+            legend,
+        ),
     ]
     first, second = names[:2]
     how_chosen = "the first two parameters"
     if shares is not None:
         first, second = shares["parameter"][:2]
         how_chosen = "the two parameters of largest importance"
-    said = (
+    pair_caption = (
         f"Every trial over {first} and {second}, {how_chosen} (n = {done}). A slanted or bent "
-        "cloud of best trials "
-        "means that the best value of one depends on the other."
+        "cloud of best trials means that the best value of one depends on the other."
     )
-    marks_ = {
-        sign: meaning.replace(", at the upper edge", "") for sign, meaning in keys(trials).items()
+    signs = {
+        sign: meaning.replace(", at the upper edge", "")
+        for sign, meaning in mark_keys(trials).items()
     }
-    items.append(Figure("pair", said, parallel.pair(trials, first, second, space), shown, marks_))
+    items.append(
+        Figure(
+            "pair", pair_caption, parallel.draw_pair(trials, first, second, space), legend, signs
+        )
+    )
     return items
 
 
-def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
-    """One figure per parameter."""
+def slice_figures(study: Study, trials: pd.DataFrame) -> list[Item]:
+    """Return a figure per parameter."""
     items: list[Item] = []
     names = summaries.parameter_names(study)
     others = (
@@ -272,32 +273,28 @@ def slices(study: Study, trials: pd.DataFrame) -> list[Item]:
     )
     others = others if len(names) > 1 else ""
     for name in names if trials["ok"].any() else []:
-        log = searches.logarithmic(trials, name, study.protocol.space)
+        log = searches.searched_on_log_scale(trials, name, study.protocol.ranges)
         caption = (
             f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = "
-            f"{int(trials['n'].max())} per "
-            f"trial.{others}"
+            f"{int(trials['n'].max())} per trial.{others}"
         )
-        spec = searches.piece(trials, name, log)
+        spec = searches.draw_slice(trials, name, log)
         items.append(
             Figure(
                 "slice-" + name.replace(".", "-").replace("_", "-"),
                 caption,
                 spec,
-                keys=keys(trials),
+                keys=mark_keys(trials),
             )
         )
     return items
 
 
-def how(study: Study) -> list[Item]:
-    """Space and sampler, every argument of it."""
+def search_table(study: Study) -> list[Item]:
+    """Return space and sampler, with every argument."""
     rows = [(name, json.dumps(dimension)) for name, dimension in study.protocol.space.items()]
-    search = study.best.search or {
-        key: study.asked_yaml[key]
-        for key in ("sampler", "seed", "generation", "sampling")
-        if key in study.asked_yaml
-    }
+    fields = {"sampler", "seed", "generation", "sampling"}
+    search = study.best.search or study.protocol.model_dump(include=fields, exclude_unset=True)
     rows += [
         (key, setting if isinstance(setting, str) else json.dumps(setting))
         for key, setting in search.items()
@@ -314,8 +311,8 @@ def how(study: Study) -> list[Item]:
     )
 
 
-def configuration(study: Study) -> list[Item]:
-    """The best configuration in full, what was asked, and where it ran."""
+def configuration_items(study: Study) -> list[Item]:
+    """Return the best configuration, the question and the environments."""
     items: list[Item] = []
     if study.best.config:
         config = {
@@ -324,12 +321,8 @@ def configuration(study: Study) -> list[Item]:
         items.append(
             Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False))
         )
-    items.append(
-        Code(
-            "Sweep, as asked", yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True)
-        )
-    )
+    items.append(Code("Sweep, as asked", study.question_yaml))
     for environment, n in study.environments:
-        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
         items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
     return items

@@ -1,5 +1,6 @@
 """What every test gets: a quiet machine, a W&B that reaches nobody, and no silent skips in CI."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -172,8 +173,8 @@ def tiny_text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def undrawn() -> Iterator[None]:
+@contextlib.contextmanager
+def drawing_nothing() -> Iterator[None]:
     """Reports without drawings and without the scripts that draw: a third of the time, for tests of
     what a page says. Specifications are checked by the tests that draw them.
     """
@@ -190,6 +191,20 @@ def undrawn() -> Iterator[None]:
         patch.setattr(render, "_scripts", str)
         patch.setattr(schemapi, "DEBUG_MODE", False)
         patch.setattr(schemapi.SchemaBase, "validate", classmethod(lambda *_, **__: None))
+        yield
+
+
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """No test of a module draws."""
+    with drawing_nothing():
+        yield
+
+
+@pytest.fixture
+def without_drawings() -> Iterator[None]:
+    """One test does not draw."""
+    with drawing_nothing():
         yield
 
 

@@ -92,16 +92,12 @@ def _compiler() -> str:
     ).stdout.splitlines()[0]
 
 
-def compile_text(text: str, options: Sequence[str] = (), keep: bool = True) -> Path:
-    """A shared library of kernels, from the cache where it is there already.
-
-    Args:
-        keep: False compiles into a temporary folder that the caller removes (the library's parent).
-    """
+def compile_text(text: str, options: Sequence[str] = ()) -> Path:
+    """A shared library of kernels, from the cache where it is there already."""
     command = ["g++", "-std=c++20", "-O1", "-fPIC", "-w", "-fvisibility=hidden", *options]
     shim = SHIM.read_text(encoding="utf-8")
     digest = _digest(text, shim, *command)
-    folder = cache_folder() if keep else Path(tempfile.mkdtemp(prefix="andrea-shim-"))
+    folder = cache_folder()
     library = folder / f"{digest}.so"
     with _alone(folder / f"{digest}.lock"):  # several processes of tests may want one library
         if not library.exists():
@@ -238,14 +234,11 @@ class HostBackend:
                 *(["-DACC=double"] if module.endswith("_f64") else []),
             ]
             text = text_of(unit)
+            # A planted bug is run once: compiling it well takes longer than running it.
             path = (
-                compile_text(edit(text), [*options, "-O0"], keep=False)
-                if edit
-                else compile_text(text, options)
+                compile_text(edit(text), [*options, "-O0"]) if edit else compile_text(text, options)
             )
             self._libraries[unit] = opened(path)
-            if edit:
-                shutil.rmtree(path.parent)
         return self._libraries[unit]
 
     def launch(

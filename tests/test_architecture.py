@@ -1,7 +1,6 @@
 """The rules between the rooms: who may import whom, and what loads what."""
 
 import ast
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,41 +193,6 @@ def test_init_files_are_empty() -> None:
 
 def test_every_folder_of_the_package_is_a_package() -> None:
     assert all((path.parent / "__init__.py").exists() for path in MODULES)
-
-
-def loaded_by(tmp_path: Path, *arguments: str) -> set[str]:
-    """The top-level modules that an `andrea` command has loaded when it ends."""
-    program = (
-        "import atexit, json, sys\n"
-        "from pathlib import Path\n"
-        "atexit.register(lambda: Path(sys.argv[-1]).write_text(json.dumps(sorted(sys.modules))))\n"
-        "seen, sys.argv = sys.argv, ['andrea', *sys.argv[1:-1]]\n"
-        "from andrea.cli.app import main\n"
-        "sys.argv, arguments = seen, sys.argv\n"
-        "from unittest.mock import patch\n"
-        "with patch.object(sys, 'argv', arguments):\n"
-        "    main()\n"
-    )
-    report = tmp_path / "modules.json"
-    command = [sys.executable, "-c", program, *arguments, str(report)]
-    answer = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENT_S
-    )
-    assert answer.returncode == 0, answer.stderr
-    return {name.split(".")[0] for name in json.loads(report.read_text())}
-
-
-def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"torch", "wandb", "optuna", "pandas", "scipy", "numpy", "tokenizers"}
-    assert not loaded_by(tmp_path, "--help") & heavy
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("list",), ("status",), ("report", "--help"), ("ablate", "--help"), ("model", "show", "tiny")],
-)
-def test_what_only_looks_loads_no_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    assert not loaded_by(tmp_path, *arguments) & {"torch", "wandb"}
 
 
 def test_nothing_that_is_committed_names_the_workplace_it_was_written_in() -> None:

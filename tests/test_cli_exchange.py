@@ -40,7 +40,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"data.tokenizer={tokenizer}",
         ]
         done = andrea(
-            "train", *SMALL, *source, "--tokens", 160, "--runs", folder / "runs", "--json"
+            "train",
+            *SMALL,
+            *source,
+            "--tokens",
+            160,
+            "--runs",
+            folder / "runs",
+            "--json",
+            "--wandb",
+            "off",
         )
         assert done.exit_code == 0, done.stderr
         ids[tokenizer] = json.loads(done.stdout)["run_id"]

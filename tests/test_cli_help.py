@@ -1,5 +1,6 @@
 """Help is quick, ends in examples, and options do not change by accident."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from andrea.cli.app import app
 
-HEAVY = ("torch", "wandb", "optuna", "pandas", "scipy", "numpy", "altair", "rich")
+HEAVY = ("torch", "wandb", "optuna", "pandas", "scipy", "numpy", "altair", "rich", "tokenizers")
 
 RUN = {
     "NAME",
@@ -149,42 +150,47 @@ def test_the_root_help_gives_each_command_one_whole_line():
     assert "..." not in listed
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["ablate", "--help"], ["--version"]])
-def test_help_loads_nothing_heavy(arguments):
+def loaded_by(commands, modules, place):
+    """What of some modules has been loaded after each of some commands, given one after another to
+    one interpreter.
+    """
     code = (
-        "import sys\nfrom andrea.cli.app import main\n"
-        f"sys.argv = ['andrea', *{arguments!r}]\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        f"print('loaded:', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+        "import json, sys\n"
+        "from andrea.cli.app import main\n"
+        "commands, modules = json.loads(sys.argv[1])\n"
+        "for arguments in commands:\n"
+        "    sys.argv = ['andrea', *arguments]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, arguments\n"
+        "    loaded = [module for module in modules if module in sys.modules]\n"
+        "    print(json.dumps([arguments, loaded]), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "loaded: []\n"
+    task = json.dumps([commands, modules])
+    command = [sys.executable, "-c", code, task]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place, check=True)
+    return [json.loads(line) for line in done.stderr.splitlines()]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_help_loads_nothing_heavy(tmp_path):
+    commands = [["--help"], ["ablate", "--help"], ["report", "--help"], ["--version"]]
+    assert loaded_by(commands, HEAVY, tmp_path) == [[arguments, []] for arguments in commands]
+
+
+def test_reading_commands_load_no_torch(tmp_path):
+    commands = [
         ["list"],
         ["list", "variants"],
         ["status"],
         ["model", "show", "gpt2"],
+        ["model", "show", "tiny"],
         ["schema"],
         ["doctor", "--help"],
         ["list", "presets", "--json"],
-    ],
-)
-def test_reading_commands_load_no_torch(tmp_path, arguments):
-    code = (
-        "import sys\nfrom andrea.cli.app import main\n"
-        f"sys.argv = ['andrea', *{arguments!r}]\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print('loaded:', [m for m in ('torch', 'wandb', 'optuna', 'pandas') if m in sys.modules], "
-        "file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    assert done.stderr == "loaded: []\n"
+    ]
+    modules = ("torch", "wandb", "optuna", "pandas")
+    assert loaded_by(commands, modules, tmp_path) == [[arguments, []] for arguments in commands]
 
 
 def documented():

@@ -61,7 +61,7 @@ def run(tmp_path_factory):
     ]
     settings += ["data.eval_tokens=64", "data.curve_tokens=16", "model.context=8"]
     options = [*SMALL[:-2], *(part for setting in settings for part in ("--set", setting))]
-    options += ["--tokens", "160", "--runs", str(folder / "runs"), "--json"]
+    options += ["--tokens", "160", "--runs", str(folder / "runs"), "--json", "--wandb", "off"]
     result = RUNNER.invoke(app, ["train", *options], prog_name="andrea")
     assert result.exit_code == 0, result.output
     return folder / "runs", json.loads(result.stdout)
@@ -79,7 +79,7 @@ def test_every_sublayer_has_a_line_in_aligned_columns_and_a_sentence_ends_it():
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
     below = lines.index(rows[-1]) + 1
     assert lines[below].startswith("reads, adds: norms of") and lines[below + 1].endswith(
-        "all make 100\N{NO-BREAK SPACE}%."
+        "the parts sum to 100\N{NO-BREAK SPACE}%."
     )
     assert lines[below + 2] == "", "the legend has two lines"
     assert any(

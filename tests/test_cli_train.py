@@ -37,7 +37,7 @@ def place(tmp_path_factory):
     (folder / "book.txt").write_text(
         "".join(f"Chapter {i}: it was a dark and stormy night. " for i in range(400))
     )
-    return folder, train(folder, "--json")
+    return folder, train(folder, "--json", "--wandb", "off")
 
 
 def train(folder, *options):

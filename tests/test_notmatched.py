@@ -10,11 +10,11 @@ import stored
 from analysis_store import Writer, finished, swept
 
 from andrea.analysis.load import load
-from andrea.analysis.tables.not_matched import ROW, Row, rows
+from andrea.analysis.tables.not_matched import ROW, Row, not_matched_rows
 
 
 def by_what(writer: Writer, arm: str = "post") -> dict[str, Row]:
-    found = rows(load(writer.folder, writer.store))
+    found = not_matched_rows(load(writer.folder, writer.store))
     assert all(row.keys() == ROW.keys() for row in found)
     mine = [row for row in found if row["arm"] == arm]
     assert len({row["what"] for row in mine}) == len(mine)
@@ -50,7 +50,7 @@ def test_counts_rates_and_what_failed_while_tuning(tmp_path: Path) -> None:
     assert parameters["deviation"] == pytest.approx(-96 / 185088)
     assert found["parameters: norms"]["deviation"] == pytest.approx(-96 / 1248)
     assert found["learning rate"]["unit"] == "rate" and found["learning rate"]["deviation"] < 0
-    good = found["tuning runs that were good"]
+    good = found["successful tuning runs"]
     assert (good["baseline"], good["arm_value"]) == (7, 5) and good[
         "note"
     ] == "diverged or stalled at 0.01, 0.0316"
@@ -58,7 +58,7 @@ def test_counts_rates_and_what_failed_while_tuning(tmp_path: Path) -> None:
         "parameters",
         "parameters: norms",
         "learning rate",
-        "tuning runs that were good",
+        "successful tuning runs",
         "tokens per second",
     }
 
@@ -167,6 +167,6 @@ def test_studies_that_have_hardly_begun_and_sweeps_have_what_is_known(tmp_path: 
     writer.folder.write("resolved.json", resolved)
     assert by_what(writer).keys() == {"tokens per second"}
     (writer.folder.path / "resolved.json").unlink()
-    assert rows(load(writer.folder, writer.store)) == []
+    assert not_matched_rows(load(writer.folder, writer.store)) == []
     sweep = swept(tmp_path / "sweep")
-    assert rows(load(sweep.folder, sweep.store)) == []
+    assert not_matched_rows(load(sweep.folder, sweep.store)) == []

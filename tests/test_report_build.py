@@ -14,6 +14,7 @@ from andrea.analysis.formats.build import make_report
 from andrea.errors import StudyError, UserError
 
 REPORTS = Path(__file__).parents[1] / "reports"
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")

@@ -124,7 +124,7 @@ def test_a_failed_control_stands_on_the_first_screen(study: Study, name: str) ->
     failed = other(
         study, controls=told | {name: told[name] | {"ok": False, "reason": "it came out otherwise"}}
     )
-    callout = controls.failed(failed)
+    callout = controls.failed_callouts(failed)
     assert "Control failed. " + controls.NAMES[name] + ": it came out otherwise; " in said(callout)
     what = (
         "equivalent and inconclusive are invalid" if name == "ruler" else "every verdict is invalid"
@@ -133,7 +133,7 @@ def test_a_failed_control_stands_on_the_first_screen(study: Study, name: str) ->
     assert [row["outcome"] for row in cells(controls.chapter(failed), "controls")].count(
         "fail"
     ) == 1
-    assert controls.failed(study) == []
+    assert controls.failed_callouts(study) == []
 
 
 def test_a_failed_control_makes_the_page_say_that_the_study_cannot_answer(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_an_unknown_control_passes_nothing_and_voids_nothing(study: Study) -> No
     )
     row = cells(controls.chapter(unknown), "controls")[1]
     assert (row["outcome"], row["difference (nats)"], row["95 % interval"]) == ("unknown", "–", "–")
-    assert controls.failed(unknown) == []
+    assert controls.failed_callouts(unknown) == []
 
 
 def test_the_confirmation_stands_beside_the_first_verdict_and_in_the_answer(
@@ -235,20 +235,22 @@ def test_a_confirmation_contradicts_only_where_both_blocks_decide(
     again = other(study, verdicts=verdicts, confirmation=confirmed(writer, word, agrees))
     whole = sentence.format("post", f"({word} there)")
     assert (
-        confirmation.sentence(again)
+        confirmation.write_sentence(again)
         == f"{'' if agrees is None else 'A confirmation on 5 fresh seeds '}{whole}."
     )
-    assert confirmation.in_a_word(again) == {"post": told}
+    assert confirmation.words_by_arm(again) == {"post": told}
 
 
 def test_an_arm_without_a_rate_has_no_confirmation(study: Study, writer: Writer) -> None:
     again = other(study, confirmation=confirmed(writer, "unstable", None) | {"complete": True})
-    assert confirmation.in_a_word(again) == {"post": "not trained"}
-    assert confirmation.sentence(again) == "A confirmation on 5 fresh seeds has no run of post."
+    assert confirmation.words_by_arm(again) == {"post": "not trained"}
+    assert (
+        confirmation.write_sentence(again) == "A confirmation on 5 fresh seeds has no run of post."
+    )
 
 
 def test_tokens_saved_have_an_interval_or_a_reason(study: Study) -> None:
-    row = cells(budgets.tokens_saved(study), "tokens-saved")[0]
+    row = cells(budgets.tokens_saved_table(study), "tokens-saved")[0]
     assert (
         row["tokens saved"].startswith("−")
         and row["interval"].count("%") == 2
@@ -267,14 +269,14 @@ def test_tokens_saved_have_an_interval_or_a_reason(study: Study) -> None:
         "tokens": None,
         "reason": "beyond the rulers",
     }
-    row = cells(budgets.tokens_saved(other(study, tokens_saved={"post": refused})), "tokens-saved")[
-        0
-    ]
+    row = cells(
+        budgets.tokens_saved_table(other(study, tokens_saved={"post": refused})), "tokens-saved"
+    )[0]
     assert row["tokens saved"] == "–" and row["why not told"] == "beyond the rulers"
 
 
 def test_equal_budgets_are_told_from_runs_that_end_there_or_not_at_all(study: Study) -> None:
-    rows = cells(budgets.equal(study), "equal-budgets")
+    rows = cells(budgets.equal_budget_table(study), "equal-budgets")
     assert [(row["compared at"], row["verdict"], row["tokens of the arm"]) for row in rows] == [
         ("equal tokens", "worse", "204,800"),
         ("equal FLOPs", "worse", "184,320"),
@@ -287,17 +289,17 @@ def test_equal_budgets_are_told_from_runs_that_end_there_or_not_at_all(study: St
 def test_speed_is_measured_apart_and_the_runs_own_times_stay_no_benchmark(
     study: Study, page: Page
 ) -> None:
-    rows = cells(budgets.speed(study), "speed")
+    rows = cells(budgets.speed_table(study), "speed")
     assert rows[1]["step (ms)"] == "54.00" and rows[1]["step time / baseline's"] == "0.900"
     assert rows[1]["its interval"] == "[0.880, 0.930]" and rows[0]["its interval"] == "–"
     assert "compilation, apart" not in rows[0], "nothing was compiled"
     one = replace(study, speed=study.speed.model_copy(update={"threads": 1}))
-    assert "1 thread: all arms warm" in said(budgets.speed(one))
-    assert "taking turns round by round" in page.text and "are no benchmark" in page.text
+    assert "1 thread: all arms warm" in said(budgets.speed_table(one))
+    assert "taking turns round by round" in page.text and "Do not compare times" in page.text
 
 
 def test_what_is_not_matched_has_a_row_per_arm_and_quantity(study: Study) -> None:
-    rows = {row["quantity"]: row for row in cells(budgets.not_matched(study), "not-matched")}
+    rows = {row["quantity"]: row for row in cells(budgets.not_matched_table(study), "not-matched")}
     assert rows["parameters"]["baseline"] == "185,088" and rows["parameters"]["arm's"] == "184,992"
     assert rows["learning rate"]["how it came about"] == "tuned, by the same rule"
     assert (
@@ -309,7 +311,7 @@ def test_what_is_not_matched_has_a_row_per_arm_and_quantity(study: Study) -> Non
 def test_rates_of_failed_training_have_wilsons_interval_per_arm_and_phase(study: Study) -> None:
     from statsmodels.stats.proportion import proportion_confint
 
-    table = stability.table(study).set_index(["arm", "phase"])
+    table = stability.stability_table(study).set_index(["arm", "phase"])
     assert (table.loc[("post", "tune"), "stalled"], table.loc[("post", "tune"), "n"]) == (2, 7)
     for (arm, phase), bad, n in [(("post", "tune"), 2, 7), (("pre", "replicate"), 0, 5)]:
         low, high = proportion_confint(bad, n, method="wilson")
@@ -318,14 +320,14 @@ def test_rates_of_failed_training_have_wilsons_interval_per_arm_and_phase(study:
 
 
 def test_the_sensitivity_has_its_curve(study: Study) -> None:
-    items = stability.sensitivity(study)
+    items = stability.sensitivity_items(study)
     assert [row["sensitivity (nats)"] for row in cells(items, "sensitivity")] == [
         "0.1400",
         "1.2080",
     ]
     figure = next(item for item in items if isinstance(item, Figure))
     assert figure.name == "sensitivity-curve" and "5.5451" in json.dumps(figure.spec)
-    assert len(stability.curve(study)) == 10
+    assert len(stability.sensitivity_curve(study)) == 10
 
 
 def test_documents_have_an_interval_beside_that_over_seeds(study: Study) -> None:
@@ -356,7 +358,7 @@ def test_documents_have_an_interval_beside_that_over_seeds(study: Study) -> None
 def test_a_year_is_read_from_a_documents_name_where_there_is_one(
     name: str, year: int | None
 ) -> None:
-    found = documents.year(name)
+    found = documents.find_year(name)
     assert found == year if year else found != found
 
 
@@ -368,11 +370,11 @@ def test_documents_are_thinned_by_selection_with_both_ends() -> None:
             "difference": [(i * 7 % 1000) for i in range(1000)],
         }
     )
-    drawn = documents.place(effects, {})
+    drawn = documents.choose_documents(effects, {})
     assert len(drawn) == documents.DRAWN and drawn["x"].min() == 1 and drawn["x"].max() == 1000
     kept = effects.set_index("document").loc[drawn["document"], "difference"]
     assert kept.tolist() == drawn["difference"].tolist(), "values as they are"
-    few = documents.place(effects.head(5), {f"d{i}": 1990.0 + i for i in range(5)})
+    few = documents.choose_documents(effects.head(5), {f"d{i}": 1990.0 + i for i in range(5)})
     assert sorted(few["x"]) == [1990, 1991, 1992, 1993, 1994]
 
 
@@ -382,12 +384,12 @@ def test_a_study_that_was_asked_for_nothing_more_says_what_it_lacks(tmp_path: Pa
     for chapter in (
         controls.chapter,
         confirmation.chapter,
-        budgets.tokens_saved,
-        budgets.equal,
-        budgets.speed,
+        budgets.tokens_saved_table,
+        budgets.equal_budget_table,
+        budgets.speed_table,
     ):
         assert chapter(bare) == []
-    lines = " ".join(words.not_done(bare))
+    lines = " ".join(words.list_not_done(bare))
     assert "--controls" in lines and "--confirm" in lines and "--equal flops,time" in lines
 
 
@@ -395,8 +397,8 @@ def test_a_control_that_was_judged_stays_in_the_report_without_the_file_that_ask
     study: Study,
 ) -> None:
     bare = replace(study, asked=Extras())
-    assert len(cells(controls.chapter(bare), "controls")) == 3 and budgets.equal(bare)
-    assert words.not_done(bare) == []
+    assert len(cells(controls.chapter(bare), "controls")) == 3 and budgets.equal_budget_table(bare)
+    assert words.list_not_done(bare) == []
 
 
 def test_a_half_finished_study_says_what_of_this_is_missing(tmp_path: Path) -> None:
@@ -408,7 +410,7 @@ def test_a_half_finished_study_says_what_of_this_is_missing(tmp_path: Path) -> N
     half.train(run, 2.56)
     half.plan("pre", "control", "a/a", 0.003, replication_seed(1))
     study = load(half.folder, half.store)
-    missing = words.what_is_missing(study)
+    missing = words.list_missing(study)
     assert (
         "the controls: asked for, not judged yet" in missing
         and "pre, control: 1 missing of 2 planned runs" in missing
@@ -420,7 +422,7 @@ def test_a_half_finished_study_says_what_of_this_is_missing(tmp_path: Path) -> N
     rows = {row["control"]: row["outcome"] for row in cells(controls.chapter(study), "controls")}
     assert rows == {"repeat": "missing", "A/A": "missing", "ruler, ½ the tokens": "missing"}
     assert "A/A: 1 of 2 runs is done; so nothing is known yet." in said(controls.chapter(study))
-    assert confirmation.sentence(study) == ""
+    assert confirmation.write_sentence(study) == ""
     assert "Half finished." in said(built(half).head)
     assert "the controls: asked for, not judged yet" in said(built(half).head)
 
@@ -428,10 +430,10 @@ def test_a_half_finished_study_says_what_of_this_is_missing(tmp_path: Path) -> N
 def test_notes_stand_below_the_table_and_do_not_repeat_its_numbers(tmp_path: Path) -> None:
     undecided = finished(tmp_path, {"post": 0.0}, protocol={"seeds": 3, "m": 0.001})
     study = load(undecided.folder, undecided.store)
-    notes = words.notes(study)
+    notes = words.verdict_notes(study)
     assert len(notes) == 1 and notes[0].startswith("post: would need about ")
     worse = finished(tmp_path / "worse")
-    assert words.notes(load(worse.folder, worse.store)) == []
+    assert words.verdict_notes(load(worse.folder, worse.store)) == []
 
 
 def test_figures_call_arms_by_their_labels(study: Study) -> None:
@@ -439,7 +441,7 @@ def test_figures_call_arms_by_their_labels(study: Study) -> None:
     labelled = replace(
         study, protocol=AskedStudy.model_validate(study.protocol.to_json() | {"arms": arms})
     )
-    figure = next(item for item in pairs.per_seed(labelled) if isinstance(item, Figure))
+    figure = next(item for item in pairs.pair_items(labelled) if isinstance(item, Figure))
     told = json.dumps(figure.spec)
     assert (
         "difference to pre-norm </script> (nats)" in told

@@ -102,7 +102,7 @@ def test_the_answer_says_whether_the_factors_depend_on_each_other_and_a_sentence
     assert "post-norm + warmup and post-norm + no warmup are worse than pre-norm + warmup" in first
     assert "nats more with no warmup than with warmup (simultaneous 95" in first
     study = load.load(whole.folder, whole.store)
-    placement, warmup, crossed = effects.sentences(study)
+    placement, warmup, crossed = effects.write_sentences(study)
     assert placement.startswith(
         "norm_placement. Post-norm instead of pre-norm: on average worse (+0."
     )
@@ -142,7 +142,7 @@ def test_the_terminal_has_the_effects_below_the_arms(whole: Writer) -> None:
 def test_a_cell_that_stalled_has_no_mean_and_the_report_says_how_often(tmp_path: Path) -> None:
     writer = design(tmp_path, **{"post+cold": {0: "stalled", 2: "stalled", 3: "diverged"}})
     study = load.load(writer.folder, writer.store)
-    assert "post+cold: 1 diverged and 2 stalled of 5 runs" in effects.answer(study)
+    assert "post+cold: 1 diverged and 2 stalled of 5 runs" in effects.write_answer(study)
     [figure] = [item for item in effects.chapter(study) if isinstance(item, Figure)]
     assert (
         "A cell of which a run did not train has no mean" in figure.caption and "▽" in figure.keys
@@ -160,9 +160,9 @@ def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
     writer = design(tmp_path, **{"pre+warm": {0: "stalled"}})
     study = load.load(writer.folder, writer.store)
     cause = "1 of 5 baseline runs diverged or stalled"
-    answer = effects.answer(study)
+    answer = effects.write_answer(study)
     assert answer.startswith(f"This study cannot answer: {cause}") and answer.count(cause) == 1
-    [sentence] = effects.sentences(study)
+    [sentence] = effects.write_sentences(study)
     assert sentence.startswith(f"No effect can be judged: {cause}")
     told = results_as_text(writer.folder, writer.store)
     assert told.count(cause) == 1 and told.count("invalid (under-trained)") == 3 + 7
@@ -172,17 +172,17 @@ def test_before_the_verdict_there_are_cells_and_no_effects(whole: Writer) -> Non
     study = replace(
         load.load(whole.folder, whole.store), effects=pd.DataFrame(columns=list(load.EFFECTS))
     )
-    assert effects.sentences(study) == []
+    assert effects.write_sentences(study) == []
     assert [item.name for item in effects.chapter(study)] == ["interaction-norm_placement-warmup"]
 
 
 def test_the_protocols_table_says_which_arms_have_a_grid_of_their_own(whole: Writer) -> None:
     study = load.load(whole.folder, whole.store)
-    assert "half-decade grid common to all arms (0.000316," in chapters.tuning(study)
+    assert "half-decade grid common to all arms (0.000316," in chapters.describe_tuning(study)
     asked = study.protocol.to_json()
     asked["arms"]["post+cold"]["center"] = 0.001
     study = replace(study, protocol=AskedStudy.model_validate(asked))
     assert (
         "for every arm round 0.00316, but post-norm + no warmup round 0.001, as declared"
-        in chapters.tuning(study)
+        in chapters.describe_tuning(study)
     )

@@ -26,6 +26,7 @@ from andrea.study.stages.verdict import judge_study
 HERE = Path(__file__).parent
 STORE = HERE / "golden" / "store"
 SCRIPT = HERE.parent / "reports" / "comparison.py"
+pytestmark = pytest.mark.usefixtures("undrawn")
 LABELS = {"gelu": "GELU", "narrow": "narrow GELU", "relu2": "ReLU²"}
 
 

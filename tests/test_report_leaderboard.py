@@ -238,13 +238,15 @@ def test_other_tokens_or_another_corpus_are_no_sizes_of_one_ablation(tmp_path: P
     for arm in resolved["arms"].values():
         arm["config"]["train"]["tokens"] *= 2
     other.folder.write("resolved.json", resolved)
-    groups, _ = growth.groups(load_all(store))
-    assert [[growth.size(study) for study in group] for group in groups] == [[185_088, 740_352]]
+    groups, _ = growth.group_by_question(load_all(store))
+    assert [[growth.baseline_parameters(study) for study in group] for group in groups] == [
+        [185_088, 740_352]
+    ]
     folder = StudyFolder(store.root / "studies" / "norm-placement-b")
     folder.write(
         "resolved.json", stored.study_json(folder, "resolved.json") | {"fingerprint": "cd" * 32}
     )
-    assert growth.groups(load_all(store))[0] == []
+    assert growth.group_by_question(load_all(store))[0] == []
 
 
 def test_arms_of_one_name_that_are_set_otherwise_are_no_sizes_of_one_ablation(
@@ -253,25 +255,25 @@ def test_arms_of_one_name_that_are_set_otherwise_are_no_sizes_of_one_ablation(
     store = finished(tmp_path, digest="a").store
     other = finished(tmp_path, digest="b", arms=("pre", "post"))
     grown(other, 4)
-    assert len(growth.groups(load_all(store))[0]) == 1
+    assert len(growth.group_by_question(load_all(store))[0]) == 1
     other.asked["arms"]["post"]["set"]["model.final_norm"] = True
     other.save()
-    assert growth.groups(load_all(store))[0] == []
+    assert growth.group_by_question(load_all(store))[0] == []
 
 
 def test_an_unknown_regret_at_one_size_leaves_the_slope_open(tmp_path: Path) -> None:
     store = finished(tmp_path, digest="a", effects={"post": 0.09}).store
     large = grown(finished(tmp_path, digest="b", effects={"post": 0.02}), 4)
     rejudged(large, np.random.default_rng(0).normal(0, 0.003, 5))
-    [group], _ = growth.groups(load_all(store))
-    assert list(growth.slopes(group)["word"]) == ["fades"]
+    [group], _ = growth.group_by_question(load_all(store))
+    assert list(growth.fit_slopes(group)["word"]) == ["fades"]
     verdict = stored.study_json(large.folder, "verdict.json")
     verdict["verdicts"][0]["regret"] = None
     large.folder.write("verdict.json", verdict)
-    [group], _ = growth.groups(load_all(store))
+    [group], _ = growth.group_by_question(load_all(store))
     assert (
-        list(growth.slopes(group)["word"]) == ["uncertain"]
-        and growth.slopes(group)["regret"].isna().all()
+        list(growth.fit_slopes(group)["word"]) == ["uncertain"]
+        and growth.fit_slopes(group)["regret"].isna().all()
     )
 
 
@@ -297,12 +299,14 @@ def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
 def test_the_forest_has_a_line_per_row_and_study_and_stretches_far_effects(
     rows: pd.DataFrame,
 ) -> None:
-    lines = forest.lines(rows)
+    lines = forest.number_lines(rows)
     assert len(lines) == len(rows) + rows["study"].nunique()
-    assert forest.stretched(rows)  # SGD is 1.2 nats off, m is 0.03
-    assert not forest.stretched(rows[rows["ablation"] == "norm-placement"])
-    assert "symlog" in json.dumps(forest.forest(rows))
-    assert "symlog" not in json.dumps(forest.forest(rows[rows["ablation"] == "norm-placement"]))
+    assert forest.needs_log_axis(rows)  # SGD is 1.2 nats off, m is 0.03
+    assert not forest.needs_log_axis(rows[rows["ablation"] == "norm-placement"])
+    assert "symlog" in json.dumps(forest.draw_forest(rows))
+    assert "symlog" not in json.dumps(
+        forest.draw_forest(rows[rows["ablation"] == "norm-placement"])
+    )
 
 
 def test_an_empty_store_gives_a_board_that_says_so() -> None:

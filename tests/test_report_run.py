@@ -77,7 +77,7 @@ def test_a_finished_run_says_its_loss_and_that_one_run_has_no_interval(writer: W
 
 
 def test_what_stands_out_is_what_the_file_says(writer: Writer) -> None:
-    told = single.notable(view(writer, 0)).set_index("what")
+    told = single.find_notable(view(writer, 0)).set_index("what")
     train, evals = records(writer, 0, "train"), records(writer, 0, "eval")
     losses = np.array([r["loss"] for r in train])
     jump = int(np.argmax(np.diff(losses)))
@@ -92,7 +92,7 @@ def test_what_stands_out_is_what_the_file_says(writer: Writer) -> None:
 
 def test_a_diverged_run_says_where(writer: Writer) -> None:
     run = view(writer, 1)
-    told = single.notable(run).set_index("what")
+    told = single.find_notable(run).set_index("what")
     train = records(writer, 1, "train")
     first = next(i for i, r in enumerate(train) if r["loss"] is None)
     assert told.loc["first training loss that was not finite", "tokens"] == train[first]["tokens"]
@@ -109,9 +109,7 @@ def test_a_stalled_run_says_what_that_means(writer: Writer) -> None:
     report = built(view(writer, 2))
     alone = f"It stalled: how often each token occurs alone gives {UNIGRAM:.4f} nats"
     assert report.answer.endswith(f"{alone}, and it ends no more than 1\N{NO-BREAK SPACE}% below.")
-    assert f"{UNIGRAM + 0.02:.4f} nats, token frequencies alone {UNIGRAM:.4f}" in repr(
-        report.head[0]
-    )
+    assert f"{UNIGRAM + 0.02:.4f} nats, the unigram loss is {UNIGRAM:.4f}" in repr(report.head[0])
 
 
 def test_a_failed_run_says_why_and_shows_what_is_logged(writer: Writer) -> None:
@@ -158,7 +156,7 @@ def test_the_learning_rate_is_the_logged_one(tmp_path: Path) -> None:
         ]
         (attempt / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rates))
         claim.finish(attempt, writer._result(run, 2.5, False, False))
-    told = single.rates(load_run(writer.store, run["run_id"]))
+    told = single.rate_curve(load_run(writer.store, run["run_id"]))
     assert list(told["lr"]) == pytest.approx([1e-4, 2e-4, 3e-4]) and list(told["tokens"]) == [
         512,
         1024,
@@ -169,13 +167,13 @@ def test_the_learning_rate_is_the_logged_one(tmp_path: Path) -> None:
 def test_the_map_of_the_layers_has_a_tile_per_block_and_logged_step(writer: Writer) -> None:
     run = view(writer, 0)
     logged = records(writer, 0, "layers")
-    spec = single.heat(run.layers, "grad_norm")
+    spec = single.draw_heat(run.layers, "grad_norm")
     assert spec is not None
     [drawn] = spec["datasets"].values()
     tiles = drawn.strip().splitlines()[1:]
     assert len(tiles) == len(logged) * (LAYERS + 1)  # the embedding too
     assert spec["encoding"]["color"]["scale"]["type"] == "log"
-    assert single.heat(run.layers.assign(value=0.0), "grad_norm") is None
+    assert single.draw_heat(run.layers.assign(value=0.0), "grad_norm") is None
 
 
 def test_documents_are_weighed_alike_and_have_an_interval(writer: Writer) -> None:

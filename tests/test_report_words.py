@@ -120,12 +120,8 @@ def test_a_study_whose_baseline_never_trained_says_what_stalled_means_and_to_tra
     said = head(page)
     assert "This study cannot answer: no tuning run of the baseline was good" in said
     assert (
-        "pre and post, each: all 5 runs in tuning stalled. Stalled: at the end not 1 % below what"
-        in said
-    )
-    assert (
-        "the token frequencies alone give, 2.97 nats. No rate trained even the baseline: train "
-        "longer" in said
+        "pre and post, each: all 5 runs in tuning stalled. Stalled: final loss less than 1 % below "
+        "the unigram loss, 2.97 nats. No rate trained even the baseline: train longer" in said
     )
     assert "with more --tokens than 204,800" in said
     assert "No learning-rate curves" in said and not [
@@ -173,7 +169,7 @@ def test_a_rate_that_is_too_low_asks_for_no_more_tokens_and_warns_of_nothing(
     monkeypatch.setattr(analysis_store, "CLIFF", {})
     study = load((writer := finished(tmp_path)).folder, writer.store)
     assert count_still_falling(study, study.runs["run_id"][study.runs["stalled"]]) == 2
-    said = words.did_not_train(study)
+    said = words.describe_untrained(study)
     assert "pre and post, each: 1 stalled of 7 runs in tuning, at learning rate 0.000316" in said
     assert "--tokens" not in said
     [callout] = [
@@ -207,27 +203,27 @@ def test_an_arm_that_no_rate_trains_has_no_rate_to_be_judged_at_and_no_sensitivi
     gone.trials.loc[gone.trials["arm"] == "post", "ok"] = False
     gone.__dict__["differences"] = gone.differences.iloc[:0]
     gone.verdicts["planned"] = 0
-    answer = words.answer(gone)
+    answer = words.write_answer(gone)
     assert (
         answer
         == "On this corpus, at this size and budget, post is unstable (every tuning run diverged "
         "or stalled)."
     )
-    assert words.notes(gone) == [], "the answer and the callout say it"
+    assert words.verdict_notes(gone) == [], "the answer and the callout say it"
     short = replace(gone, choices=study.choices | {"post": Choice(untrainable=True)})
     told = (
         "No rate trained post, which the budget may be too short for: train longer, with more "
         "--tokens than 204,800."
     )
-    assert words.did_not_train(short).endswith(told)
-    [table, *_] = stability.sensitivity(gone)
+    assert words.describe_untrained(short).endswith(told)
+    [table, *_] = stability.sensitivity_items(gone)
     assert isinstance(table, Table)
     assert [[cell.text for cell in row][:2] for row in table.rows()] == [
         ["pre", "0.1400"],
         ["post", "–"],
     ]
     assert [row[-1].text for row in table.rows()] == ["", "trained at none of these rates"]
-    [figure] = controls.scale(gone)
+    [figure] = controls.scale_figure(gone)
     assert isinstance(figure, Figure)
     assert list(figure.legend) == [
         "A/A",
@@ -241,14 +237,16 @@ def test_inconclusive_is_said_of_the_question_and_exploratory_once(tmp_path: Pat
     )
     study = load(writer.folder, writer.store)
     told = "post is worse than pre; whether third differs from pre is inconclusive."
-    assert words.answer(study).endswith(told)
+    assert words.write_answer(study).endswith(told)
     tagged = [replace(row, tags=["exploratory"]) for row in study.judged]
     early = replace(
         study, judged=tagged, verdict=study.verdict.model_copy(update={"exploratory": True})
     )
-    assert [note for note in words.notes(early) if "exploratory" in note] == []
+    assert [note for note in words.verdict_notes(early) if "exploratory" in note] == []
     assert [
-        note for note in words.notes(replace(study, judged=tagged)) if note.endswith("exploratory.")
+        note
+        for note in words.verdict_notes(replace(study, judged=tagged))
+        if note.endswith("exploratory.")
     ]
 
 
@@ -258,7 +256,7 @@ def test_midpoints_that_are_not_planned_yet_are_missing(tmp_path: Path) -> None:
     for number, lr in enumerate(rate_grid(7, writer.rules["center"])):
         for arm in writer.arms:
             writer._trial(arm, lr, "grid", number, {})
-    missing = words.what_is_missing(load(writer.folder, writer.store))
+    missing = words.list_missing(load(writer.folder, writer.store))
     assert missing[:2] == [
         "pre: 2 runs in tuning not planned yet",
         "pre: 5 replicates not planned yet",
@@ -270,7 +268,7 @@ def test_midpoints_that_are_not_planned_yet_are_missing(tmp_path: Path) -> None:
 
 def drawn(study: Study) -> tuple[dict[str, Any], pd.DataFrame]:
     """The specification of the learning-rate figure, and its trials."""
-    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
+    spec = rate_curves.draw_learning_rates(study.trials, study.choices, study.arms)
     layer = next(la for la in spec["layer"] if la["encoding"].get("shape"))
     data = layer["data"].get("values") or spec["datasets"][layer["data"]["name"]]
     return spec, pd.read_csv(io.StringIO(data))
@@ -296,7 +294,7 @@ def test_one_run_that_trained_still_has_an_axis_to_read(ratios: Writer) -> None:
     lowest = study.trials["score"].idxmin()
     trials = study.trials.assign(ok=False, stalled=True)
     trials.loc[lowest, "ok"], trials.loc[lowest, "stalled"] = True, False
-    spec = rate_curves.learning_rates(trials, {}, study.arms)
+    spec = rate_curves.draw_learning_rates(trials, {}, study.arms)
     low, bend, _ = spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert bend - low >= rate_curves.LEAST
 

@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -168,7 +169,7 @@ def test_a_run_that_cannot_be_read_costs_one_line_and_the_others_are_mirrored(to
     path = told.folder.path
     assert f"`andrea sync {path.name} --runs {path.parents[1]}` tries again" in line
     log = (told.folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + line, "s47: no key in what is printed"
+    assert "secret" not in log + line, "no key in what is printed"
 
 
 def test_mirrored_twice_is_mirrored_once(store: RunStore) -> None:
@@ -283,9 +284,10 @@ def test_a_run_that_is_trained_before_its_line_is_shown_when_the_line_is_there(
         return 0
 
     writer = cast("Writer", SimpleNamespace(follow=follow))
-    orders = mirror_process._Orders()
-    orders.training[early.run_id] = time.monotonic()
+    orders = Queue[str]()
     mirroring = mirror_process._Mirroring(orders, writer, folder, store)
+    orders.put(f"train {early.run_id}")
+    assert mirroring._take_orders() == {"train"}
     mirroring._follow_training()
     assert not shown
     folder.add_run(early)
@@ -400,7 +402,7 @@ def test_online_without_an_answering_server_becomes_offline(
         for entry in read_json(folder.path / "wandb" / "mirrored.json").values()
     )
     log = (folder.path / "wandb" / "mirror.log").read_text()
-    assert "secret" not in log + "".join(lines), "s47: no key in what is printed"
+    assert "secret" not in log + "".join(lines), "no key in what is printed"
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from andrea.analysis.tables.run_view import RunView as RunView
 from andrea.analysis.tables.run_view import load_run as load_run
 from andrea.analysis.tables.run_view import open_store
 from andrea.errors import StudyError, warn
-from andrea.records.base import ByName, Record, Settings
+from andrea.records.base import ByName, Record
 from andrea.records.extras import Extras
-from andrea.records.run import RunSpec
+from andrea.records.run import Environment, RunSpec
 from andrea.records.study import (
     AskedStudy,
     BestTrial,
@@ -72,8 +72,6 @@ class Study:
     """study.json: kind, name, digest, created."""
     protocol: AskedStudy
     """protocol.yaml: question, hypothesis, arms, sections, `protocol`: what was asked, as asked."""
-    asked_yaml: Settings
-    """The same file as plain values, to be copied."""
     resolved: ResolvedStudy
     """resolved.json: arms in full, data fingerprint, platform; empty before the freeze ended."""
     choices: dict[str, Choice]
@@ -178,19 +176,19 @@ class Study:
         return judged.paired_differences(self.runs, self._declared_arms, self.baseline)
 
     @cached_property
-    def environments(self) -> list[tuple[Settings, int]]:
+    def environments(self) -> list[tuple[Environment, int]]:
         """Every distinct env.json with the number of runs that have it."""
-        texts = Counter(
-            json.dumps(outcome.env, sort_keys=True)
-            for outcome in self.logs.outcomes.values()
-            if outcome.env is not None
-        )
-        by_text = {
-            json.dumps(outcome.env, sort_keys=True): outcome.env
-            for outcome in self.logs.outcomes.values()
-            if outcome.env is not None
-        }
-        return [(by_text[text], count) for text, count in texts.items()]
+        outcomes = self.logs.outcomes.values()
+        counts = Counter(json.dumps(outcome.env) for outcome in outcomes if outcome.env)
+        return [
+            (Environment.from_json(json.loads(text), "env.json") or Environment(), count)
+            for text, count in counts.items()
+        ]
+
+    @property
+    def question_yaml(self) -> str:
+        """The text of protocol.yaml, to be copied."""
+        return (self.path / "protocol.yaml").read_text(encoding="utf-8")
 
     @property
     def store(self) -> RunStore:
@@ -339,7 +337,6 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         path=folder.path,
         about=folder.load_info(),
         protocol=folder.load_question(),
-        asked_yaml=folder.protocol(),
         resolved=resolved or ResolvedStudy(),
         choices=folder.load_choices(),
         verdict=folder.load_verdict() or StudyVerdict(),

@@ -85,7 +85,15 @@ class AskedStudy(Record):
     protocol: Protocol | None = None
     """The rules by which an ablation is tuned and judged."""
     space: Settings = {}
-    """What a sweep searches."""
+    """Ranges and choices of a sweep, by dotted setting."""
+    sampler: str = ""
+    """Of a sweep."""
+    sampling: Settings | None = None
+    """Class, version and arguments of a sweep's sampler."""
+    generation: int | None = None
+    """Trials of a sweep that are proposed together."""
+    seed: int | None = None
+    """Of a sweep's sampler."""
     trials: int = 0
     """Of a sweep."""
     seeds: int = 1

@@ -7,6 +7,7 @@ means that the controller was killed: this process then ends at once, and the ne
 away what it left.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
 from andrea.errors import UserError
@@ -39,73 +41,30 @@ LOOKING = 0.01
 """Share of the time that these looks may take: the records of a run are many in the end."""
 
 
-class _Orders(threading.Thread):
-    """Listens to the controller while the main thread is inside wandb."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="orders")
-        self.wake = threading.Event()
-        self.ended = threading.Event()
-        """A run has finished, or failed."""
-        self.failed = threading.Event()
-        self.closing = threading.Event()
-        self.training: dict[str, float] = {}
-        """Ids of the runs that are being trained, and since when by the monotonic clock."""
-
-    def run(self) -> None:
-        for line in sys.stdin:
-            order, _, run_id = line.strip().partition(" ")
-            if order == "train":
-                self.training.setdefault(run_id, time.monotonic())
-            else:
-                self.ended.set()
-            if order == "fail":
-                self.training.pop(run_id, None)
-                self.failed.set()
-            if order == "close":
-                self.closing.set()
-                restore_priority()
-            self.wake.set()
-        # wandb's service watches this process and follows.
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def trained_for(self, seconds: float, store: RunStore) -> set[str]:
-        """Return the ids of the runs that have been trained for so long and have no result yet."""
-        now = time.monotonic()
-        for run_id in list(self.training):
-            if store.load_result(run_id) is not None:
-                self.training.pop(run_id, None)
-        training = list(self.training.items())
-        return {run_id for run_id, since in training if now - since >= seconds}
-
-
 class _Mirroring:
     """The work of the main thread: runs that have ended at once, what others record now and then,
     the study last.
     """
 
     def __init__(
-        self, orders: _Orders, writer: "Writer", subject: Subject, store: RunStore
+        self, orders: "Queue[str]", writer: "Writer", subject: Subject, store: RunStore
     ) -> None:
         self._orders, self._writer, self._subject, self._store = orders, writer, subject, store
+        self._training: dict[str, float] = {}
+        """Start by id of the runs that are being trained, by the monotonic clock."""
         self._next_look = 0.0
         self._address_printed: float | None = None
         """Time at which the dashboard's address was printed, by the monotonic clock."""
 
     def write_until_closed(self) -> None:
         """Return when everything is written."""
-        orders = self._orders
         closing = False
         while not closing:
-            orders.wake.wait(EVERY_S if orders.training else None)
-            orders.wake.clear()
-            # Read before the pass: what it announces is in the store by then.
-            closing = orders.closing.is_set()
-            if closing or orders.ended.is_set():
-                orders.ended.clear()
-                failed = orders.failed.is_set()
-                orders.failed.clear()
-                self._writer.write_pending(failed=failed or closing)
+            # What an order announces is in the store by then.
+            orders = self._take_orders()
+            closing = "close" in orders
+            if orders & {"look", "fail", "close"}:
+                self._writer.write_pending(failed=bool(orders & {"fail", "close"}))
             if not closing:
                 self._follow_training()
         self._writer.write_study()
@@ -114,13 +73,34 @@ class _Mirroring:
         if address and (printed is None or time.monotonic() - printed > AGAIN_S):
             _print_line(f"W&B dashboard: {address}")
 
+    def _take_orders(self) -> set[str]:
+        """Wait for an order, at most until the next look is due; return the first words of all that
+        have come.
+        """
+        orders = set()
+        with contextlib.suppress(Empty):
+            line = self._orders.get(timeout=EVERY_S)
+            while True:
+                order, _, run_id = line.partition(" ")
+                orders.add(order)
+                if order == "train":
+                    self._training.setdefault(run_id, time.monotonic())
+                elif order == "fail":
+                    self._training.pop(run_id, None)
+                line = self._orders.get_nowait()
+        return orders
+
     def _follow_training(self) -> None:
-        training = self._orders.trained_for(AFTER_S, self._store)
-        if not training or time.monotonic() < self._next_look:
+        for run_id in list(self._training):
+            if self._store.load_result(run_id) is not None:
+                del self._training[run_id]
+        now = time.monotonic()
+        shown = {run_id for run_id, since in self._training.items() if now - since >= AFTER_S}
+        if not shown or now < self._next_look:
             return
         used_before = time.process_time()
         # A run may be trained before its line is in runs.jsonl: a later look finds it.
-        specs = [spec for spec in self._subject.load_runs() if spec.run_id in training]
+        specs = [spec for spec in self._subject.load_runs() if spec.run_id in shown]
         opened = self._writer.follow(specs)
         # To open a run takes more than to look at it, and happens once.
         look_s = 0.0 if opened else time.process_time() - used_before
@@ -130,6 +110,18 @@ class _Mirroring:
                 _print_line(f"W&B dashboard: {address}")
                 self._address_printed = time.monotonic()
         self._next_look = time.monotonic() + max(EVERY_S, look_s / LOOKING)
+
+
+def _listen(orders: "Queue[str]", closing: threading.Event) -> None:
+    """Take the controller's orders while the main thread is inside wandb."""
+    for line in sys.stdin:
+        orders.put(line.strip())
+        if line.strip() == "close":
+            closing.set()
+            # Somebody waits for the rest now.
+            restore_priority()
+    # The end of stdin: the controller was killed. wandb's service watches this process and follows.
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _print_line(line: str) -> None:
@@ -143,16 +135,17 @@ def main(order: str) -> None:
         order: `runs` (the store), `study` (a folder) or `run` (an id), and the fields of
             `Destination` as `to`.
     """
+    # Before the import of wandb, which takes a second of a processor.
     lower_priority()
-    orders = _Orders()
-    orders.start()
+    orders, closing = Queue[str](), threading.Event()
+    threading.Thread(target=_listen, args=(orders, closing), daemon=True).start()
     fields = json.loads(order)
     store = RunStore(Path(fields["runs"]), create=False)
     subject: Subject = StudyFolder(Path(fields["study"]))
     if fields["run"]:
         subject = SingleRun(store, fields["run"])
     try:
-        with hold_mirror(subject, wait_s=10.0, after=orders.closing), scratch_folder(subject):
+        with hold_mirror(subject, wait_s=10.0, after=closing), scratch_folder(subject):
             from andrea.tracking.service import warm_up
             from andrea.tracking.writer import Writer
 

@@ -37,13 +37,17 @@ RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "
 def build_workspace(folder: StudyFolder, project: str, entity: str = "") -> Workspace:
     """Return the dashboard of a study; the same study gives the same one."""
     study = folder.path.name
-    is_sweep = folder.load_info().kind == "sweep"
+    if folder.load_info().kind == "sweep":
+        sections = _sweep_sections(folder)
+    else:
+        sections = _ablation_sections(folder)
     columns = [f"config:{key}" for key in COLUMNS] + [f"summary:{key}" for key in RESULTS]
     workspace = ws.Workspace(
         entity=entity,
         project=project,
-        name=study.replace("+", "-"),  # which wandb-workspaces takes for an emoji
-        sections=_sweep_sections(folder) if is_sweep else _ablation_sections(folder),
+        # wandb-workspaces takes a plus sign for the beginning of an emoji's code.
+        name=study.replace("+", "-"),
+        sections=sections,
         settings=ws.WorkspaceSettings(x_axis="tokens", max_runs=MOST_RUNS, smoothing_type="none"),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Metric("Group") == study),

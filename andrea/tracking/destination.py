@@ -153,8 +153,10 @@ def _named_server() -> str:
 
 def _wandb_setting(key: str) -> str:
     """Return a value of this user's settings of wandb; empty where there is none."""
+    # A key may hold a per cent sign.
     settings = configparser.ConfigParser(interpolation=None)
     folder = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser()
+    # A file that wandb cannot read either says nothing.
     with contextlib.suppress(configparser.Error, OSError, UnicodeDecodeError):
         settings.read(folder / "settings")
         return settings.get("default", key, fallback="")

@@ -222,7 +222,8 @@ class Mirror(Observer):
                 stderr=log,
                 bufsize=0,
                 env=_child_environment(),
-                start_new_session=True,  # Ctrl-C is the controller's to handle
+                # Ctrl-C is the controller's to handle.
+                start_new_session=True,
             )
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
@@ -331,6 +332,7 @@ class Mirror(Observer):
     def _end(self) -> None:
         """End the process if it has not ended, pass on its last words and close its pipes."""
         self._has_ended = True
+        # First, so that a fault of what follows does not lead here again with the same process.
         process, self._process = self._process, None
         if process is None:
             return

@@ -67,6 +67,7 @@ def _set_session_nice(pid: str, nice: int) -> None:
         try:
             Path("/proc", pid, "autogroup").write_text(str(nice))
         except OSError as error:
+            # EAGAIN: another session of this user was changed just now.
             if error.errno != errno.EAGAIN:
                 return
             time.sleep(BETWEEN_S)

@@ -80,16 +80,18 @@ def project_run(
         # While an attempt takes the place of another, nobody can read which part of the text the
         # losses are of.
         history = history[:-1] if ending.eval_part else []
+    # All runs of `andrea train` are one group.
+    group = "train" if spec.phase == "train" else subject.path.name
     return RunProjection(
         id=wandb_id(study_key(subject), spec.run_id),
         name=_run_name(spec),
-        group="train" if spec.phase == "train" else subject.path.name,
+        group=group,
         job_type=spec.phase,
         tags=_run_tags(subject, spec, ending, tags),
         config=_run_config(subject, store, spec),
         history=history,
         summary=_run_summary(ending, records),
-        exit_code=0 if ending.outcome in ENDED_WELL else 1,
+        exit_code=int(ending.outcome not in ENDED_WELL),
     )
 
 
@@ -165,6 +167,7 @@ def _series(spec: RunSpec) -> str:
     """Return the curve with a band that a run belongs to: its arm, or, outside replication, its arm
     in that phase: `pre · tune`, `pre · half tokens`.
     """
+    # Panels of verdicts are of replicates: an arm's name alone is theirs.
     if spec.phase == "replicate":
         return spec.arm
     purpose = spec.why if spec.phase in NAMED_BY_WHY else spec.phase
@@ -239,8 +242,10 @@ def _curve_summary(ending: RunResult, records: Sequence[MetricRecord]) -> Settin
     if curve:
         summary["best_loss"], summary["best_loss_at_tokens"] = min(curve)
     if ending.outcome == "diverged":
-        last_tokens = max((record.tokens for record in records), default=0)
-        summary["diverged_at_tokens"] = last_tokens if ending.tokens is None else ending.tokens
+        tokens = ending.tokens
+        if tokens is None:
+            tokens = max((record.tokens for record in records), default=0)
+        summary["diverged_at_tokens"] = tokens
     if ending.stalled and curve:
         summary["stalled_since_tokens"] = summary["best_loss_at_tokens"]
     return summary

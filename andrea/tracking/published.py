@@ -127,8 +127,9 @@ def ending_stamp(store: RunStore, run_id: str, *, failed: bool = True) -> str | 
     failure = store.load_failure(run_id) if failed else None
     if failure is None or store.lease(run_id) is not None:
         return None
-    attempt = store.current(run_id)
-    return f"failed {failure.reason} {attempt.suffix if attempt else ''}"
+    # The attempt's number tells it from the next one, which may fail for the same reason.
+    attempt = store.current(run_id) or store.folder(run_id)
+    return f"failed {failure.reason} {attempt.suffix}"
 
 
 def last_written(subject: Subject) -> int:
@@ -171,6 +172,7 @@ def hold_mirror(
                 stack.enter_context(locked(path / "mirror.lock", wait=False))
                 break
             except BlockingIOError as error:
+                # While others train nobody waits for this mirror.
                 if after is not None and not after.is_set():
                     deadline = time.monotonic() + wait_s
                 if time.monotonic() > deadline:

@@ -21,7 +21,8 @@ training.
 """
 OF_ANOTHER_RUN = (
     *("RUN_ID", "RESUME", "NAME", "RUN_GROUP", "JOB_TYPE", "TAGS", "NOTES", "SWEEP_ID"),
-    *("DIR", "SERVICE", "MODE"),  # said by the mirror itself
+    # The mirror sets these itself.
+    *("DIR", "SERVICE", "MODE"),
 )
 """WANDB_* variables that describe one run or one process; account, server, entity and project stay.
 """
@@ -90,12 +91,14 @@ def run_settings(mode: WandbMode) -> wandb.Settings:
         init_timeout=timeout_s("INIT_TIMEOUT", init_s),
         finish_timeout=timeout_s("FINISH_TIMEOUT", finish_s),
         finish_timeout_raises=True,
+        # What these would record stands in the store already, or is no part of a run.
         x_disable_stats=True,
         x_disable_machine_info=True,
         x_save_requirements=False,
         x_transaction_log_flush_interval=1.0,
         stop_fn=_stop_nothing,
-        x_skip_transaction_log=online,  # the store is the copy; one of wandb's could be sent twice
+        # The store is the copy; one of wandb's could be sent twice.
+        x_skip_transaction_log=online,
     )
 
 

@@ -99,9 +99,11 @@ def project_study(
     """
     info, question = folder.load_info(), folder.load_question()
     config = dotted({**question.to_json(), "study": folder.path.name})
+    # W&B has it as the run's name.
     config.pop("name", None)
     runs = load_planned_runs(folder, store)
     best = best_run(runs)
+    best_checkpoint = _checkpoint(store, best) if checkpoint and best else None
     return StudyProjection(
         id=study_id(folder),
         name=f"{info.name}: {'best config' if info.kind == 'sweep' else 'verdicts'}",
@@ -111,7 +113,7 @@ def project_study(
         summary=_summary(folder, best),
         tables=study_tables(folder, store, runs),
         files=_report_files(folder),
-        checkpoint=_checkpoint(store, best) if checkpoint and best else None,
+        checkpoint=best_checkpoint,
     )
 
 

@@ -1,35 +1,18 @@
 """The runs that are mirrored together: those of a study, or one run that belongs to none."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from andrea.config import dotted
 from andrea.records.base import Settings
 from andrea.records.run import RunSpec
 from andrea.records.study import AskedStudy, ResolvedStudy, StudyInfo
 from andrea.store.runs import RunStore
-
-
-class Subject(Protocol):
-    """The part of a study folder that a mirror reads; `SingleRun` has it too."""
-
-    path: Path
-
-    def load_info(self) -> StudyInfo:
-        """Return kind, name and key."""
-
-    def load_question(self) -> AskedStudy:
-        """Return the question as it was asked."""
-
-    def load_resolved(self) -> ResolvedStudy | None:
-        """Return what the question became."""
-
-    def load_runs(self) -> list[RunSpec]:
-        """Return the planned runs in order."""
+from andrea.store.studies import StudyFolder
 
 
 class SingleRun:
-    """A run of `andrea train`: its group in W&B is `train`, its files lie in
+    """A run of `andrea train`, read like a study: its group in W&B is `train`, its files lie in
     `<runs>/train/<id>/wandb`.
     """
 
@@ -53,8 +36,13 @@ class SingleRun:
     def load_runs(self) -> list[RunSpec]:
         """Return the one run, with rate and seed of its configuration."""
         config = load_config(self._store, self.run_id)
-        rate, seed = config.get("train.lr"), config.get("seed", 0)
-        return [RunSpec(run_id=self.run_id, arm="", phase="train", why="train", lr=rate, seed=seed)]
+        fixed = {"run_id": self.run_id, "arm": "", "phase": "train", "why": "train"}
+        values = {**fixed, "lr": config.get("train.lr"), "seed": config.get("seed", 0)}
+        spec = RunSpec.from_json(values, f"config.json of run {self.run_id[:12]}")
+        return [spec] if spec else []
+
+
+Subject: TypeAlias = StudyFolder | SingleRun
 
 
 def load_config(store: RunStore, run_id: str) -> Settings:

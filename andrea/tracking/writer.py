@@ -189,7 +189,8 @@ class Writer:
             try:
                 return save()
             except Exception:
-                traceback.print_exc()  # into the mirror's log
+                # Into the mirror's log: another try follows.
+                traceback.print_exc()
                 return None
 
     def _contain(self, run: str, name: str, write: Callable[[], T]) -> T | None:
@@ -294,6 +295,7 @@ class Writer:
     ) -> None:
         """Write a run from its beginning, or from where it is open, to its end."""
         try:
+            # A run that was shown while it was trained is open already.
             open_run = self._open.get(projection.id) or self._begin(projection)
             fill(open_run)
             self._finish(open_run.run, exit_code)
@@ -302,6 +304,7 @@ class Writer:
             remove_unnamed(self._subject, projection.id)
             raise
         del self._open[projection.id]
+        # Last: whatever is killed before this is written again.
         entry = Entry(mode=self._to.mode, where=self._to.where, stamp=stamp)
         if self._to.mode == "offline":
             entry = entry.model_copy(update={"folder": Path(open_run.run.dir).parent.name})
@@ -335,8 +338,10 @@ class Writer:
                 job_type=projection.job_type,
                 tags=projection.tags,
                 config=projection.config,
+                # An id that is begun anew would get all its rows a second time.
                 resume="allow" if online else None,
                 dir=self._subject.path,
+                # Several runs are open at once.
                 reinit="create_new",
                 settings=run_settings(self._to.mode),
             )

@@ -13,7 +13,7 @@ OPTIMIZER_READS: Mapping[str, frozenset[str]] = {
     "lion": frozenset({"beta1", "beta2"}),
     "muon": frozenset({"beta1", "beta2", "adam_eps"}),
 }
-"""Settings that each optimizer reads. The others are no part of a run's id."""
+"""Settings that each optimizer reads. The others are not part of a run's id."""
 SCHEDULES_WITHOUT_FLOOR = ("constant", "inverse_sqrt")
 """Schedules that do not read `final_lr`."""
 

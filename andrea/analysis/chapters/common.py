@@ -1,4 +1,4 @@
-"""Chapters that reports of different kinds share: how it was done, costs, what differs, the
+"""Chapters that reports of different kinds share: the protocol, costs, settings that differ, the
 appendix.
 """
 
@@ -15,19 +15,26 @@ from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
 
 
-def legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
-    """Label and colour of every arm that is drawn."""
-    colors, shown = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
-    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in shown}
+def arm_legend(study: Study, drawn: Iterable[str] | None = None) -> dict[str, tuple[str, str]]:
+    """Return label and colour of every arm that is drawn; of all unless `drawn` names some."""
+    colors, arms = theme.arm_colors(study.arms), set(study.arms if drawn is None else drawn)
+    return {arm: (study.label(arm), colors[arm]) for arm in study.arms if arm in arms}
 
 
-def labels(study: Study) -> dict[str, str]:
-    """By arm, what it is called."""
+def arm_labels(study: Study) -> dict[str, str]:
+    """Return the labels by arm."""
     return {arm: study.label(arm) for arm in study.arms}
 
 
-def how(study: Study) -> list[Item]:
-    """The protocol, as frozen before the first run."""
+def with_labels(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the labels of its arms in the second column."""
+    labelled = frame.copy()
+    labelled.insert(1, "label", frame["arm"].map(study.label))
+    return labelled
+
+
+def protocol_items(study: Study) -> list[Item]:
+    """Return the protocol, as frozen before the first run."""
     rules = study.rules
     items: list[Item] = []
     question = study.protocol
@@ -44,19 +51,18 @@ def how(study: Study) -> list[Item]:
         ("smallest effect of interest m", f"{study.m:g} nats" if study.m else text.NOTHING),
         (
             "test",
-            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; "
-            "equivalent: two one-sided "
-            f"tests against ±m at {rules.alpha:g}/{k}",
+            f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; equivalent: two "
+            f"one-sided tests against ±m at {rules.alpha:g}/{k}",
         ),
         (
             "replicates",
             f"{rules.seeds} seeds per arm, the same ones, which tuning never used",
         ),
-        ("tuning", tuning(study)),
-        ("matched", matching(study)),
+        ("tuning", describe_tuning(study)),
+        ("matched", describe_matching(study)),
         ("corpus", describe_corpus(study)),
     ]
-    facts += _read(study.replicates())
+    facts += _evaluation_facts(study.replicates())
     platform, versions = study.resolved.platform, study.verdict.versions
     if platform:
         facts.append(("platform", ", ".join(f"{key} {value}" for key, value in platform.items())))
@@ -68,11 +74,13 @@ def how(study: Study) -> list[Item]:
     items.append(
         Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False)
     )
-    return items + sizes(study)
+    return items + size_tables(study)
 
 
-def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """What replicates were evaluated and trained on; nothing before one has ended."""
+def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the text that replicates were evaluated and trained on; nothing before one has
+    ended.
+    """
     evaluated = runs.dropna(subset=["eval_tokens"])
     if evaluated.empty:
         return []
@@ -102,12 +110,14 @@ def _read(runs: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _judged_by(study: Study) -> str:
-    kept = "text that neither training nor tuning reads (the verdict part)"
-    return f"final loss on {kept}, arm − {study.baseline_label}, paired by seed"
+    return (
+        "final loss on text that neither training nor tuning reads (the verdict part), "
+        f"arm − {study.baseline_label}, paired by seed"
+    )
 
 
-def tuning(study: Study) -> str:
-    """The tuning design in words."""
+def describe_tuning(study: Study) -> str:
+    """Return the tuning design in words."""
     trials = study.rules.trials
     if study.centers:
         middle = text.rate(study.rules.center)
@@ -128,16 +138,15 @@ def tuning(study: Study) -> str:
         return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
     return (
         f"{trials} runs per arm on one tuning seed: a half-decade grid {common}; then two "
-        "midpoints round the arm's "
-        "best; the vertex of the parabola through them"
+        "midpoints round the arm's best; the vertex of the parabola through them"
     )
 
 
 _QUANTITY = {"params": "parameters", "flops": "FLOPs per token, forward and backward"}
 
 
-def matching(study: Study) -> str:
-    """What the arms have in common by rule."""
+def describe_matching(study: Study) -> str:
+    """Return the rule by which the arms match, in words."""
     match = study.protocol.match
     if match.on == "none":
         return "nothing: parameters and FLOPs differ as listed below"
@@ -147,12 +156,11 @@ def matching(study: Study) -> str:
     return rule
 
 
-def sizes(study: Study) -> list[Item]:
+def size_tables(study: Study) -> list[Item]:
     """Return size and cost of every arm, whatever was matched, and what was solved for."""
-    frame = summaries.size_table(study)
+    frame = with_labels(study, summaries.size_table(study))
     if not frame["parameters"].notna().any():
         return []
-    frame.insert(1, "label", frame["arm"].map(study.label))
     columns = [
         Column("label", "arm"),
         numbers("parameters", "parameters", text.count),
@@ -161,16 +169,15 @@ def sizes(study: Study) -> list[Item]:
         numbers("flops_against", "deviation", text.relative),
     ]
     if (frame["setting"] != "").any():
-        columns.append(Column(("setting", "was", "became"), "solved for", _solved))
+        columns.append(Column(("setting", "was", "became"), "solved for", _format_solved))
     caption = (
         "Size and cost of every arm, counted from its configuration, and by how much they exceed "
-        "those of "
-        f"{study.baseline_label}. FLOPs are those of forward and backward."
+        f"those of {study.baseline_label}. FLOPs are those of forward and backward."
     )
     return [Table("sizes", caption, frame, columns)]
 
 
-def _solved(setting: Any, was: Any, became: Any) -> str:
+def _format_solved(setting: Any, was: Any, became: Any) -> str:
     return f"{setting} {text.count(was)} → {text.count(became)}" if setting else text.NOTHING
 
 
@@ -184,7 +191,7 @@ _PURPOSE = {"train": "train on", "tune": "tune on", "verdict": "judge by"}
 
 
 def describe_corpus(study: Study) -> str:
-    """The corpus with its size where the prepared data say it."""
+    """Return the corpus in words, with its size where it is known."""
     parts = [corpus_words(study)]
     corpus = study.corpus
     for unit, count in (("documents", corpus.documents), ("bytes", corpus.bytes)):
@@ -197,13 +204,12 @@ def describe_corpus(study: Study) -> str:
     return ", ".join(parts)
 
 
-def costs(study: Study) -> list[Item]:
-    """Parameters by group, operations, and time, which is no benchmark."""
+def cost_tables(study: Study) -> list[Item]:
+    """Return the tables of parameters by group, and of operations, time and memory."""
     items: list[Item] = []
-    groups = summaries.parameter_table(study)
-    if len(groups.columns) > 3:
-        named = [key for key in groups.columns if key not in ("arm", "against")]
-        groups.insert(1, "label", groups["arm"].map(study.label))
+    groups = with_labels(study, summaries.parameter_table(study))
+    named = [key for key in groups.columns if key not in ("arm", "label", "against")]
+    if len(named) > 1:
         columns = [
             Column("label", "arm"),
             *(numbers(key, key.replace("_", " "), text.count) for key in named),
@@ -217,8 +223,7 @@ def costs(study: Study) -> list[Item]:
                 columns,
             )
         )
-    frame = summaries.cost_table(study)
-    frame.insert(1, "label", frame["arm"].map(study.label))
+    frame = with_labels(study, summaries.cost_table(study))
     if frame["flops_per_token"].notna().any() or frame["n"].any():
         columns = [
             Column("label", "arm"),
@@ -231,8 +236,8 @@ def costs(study: Study) -> list[Item]:
         ]
         caption = (
             "Means over the n completed replicates ± one standard deviation; of peak memory the "
-            "largest. Times and "
-            "tokens/s are no benchmark: runs shared the machine, in no controlled order."
+            "largest. Do not compare times and tokens/s: runs shared the machine, in no controlled "
+            "order."
         )
         items.append(Table("costs", caption, frame, columns))
     return items
@@ -246,8 +251,8 @@ def _mean_speed(mean: Any, sd: Any) -> str:
     return text.NOTHING if text.absent(mean) else f"{text.count(mean)} ± {text.count(sd)}"
 
 
-def differing(study: Study) -> list[Item]:
-    """Settings that are not the same in every arm, counts that are not."""
+def difference_items(study: Study) -> list[Item]:
+    """Return the settings and counts that are not the same in every arm."""
     frame = summaries.settings_that_differ(study)
     items: list[Item] = []
     if len(frame):
@@ -272,51 +277,35 @@ def differing(study: Study) -> list[Item]:
     return items
 
 
-def configurations(study: Study) -> list[Item]:
-    """What to copy in order to do it again."""
+def configuration_items(study: Study) -> list[Item]:
+    """Return the configurations, environments and the question, to be copied."""
     items: list[Item] = []
     for arm in study.arms:
-        config = study.resolved_arm(arm).config
+        config = dict(study.resolved_arm(arm).config)
         if config:
             config = {key: value for key, value in config.items() if not key.endswith("seed")}
             lr = study.choice(arm).lr
             if lr is not None:
-                config = config | {"train": {**(config.get("train") or {}), "lr": lr}}
-            items.append(
-                Code(
-                    f"Configuration of {study.called(arm)}, resolved",
-                    yaml.safe_dump(config, sort_keys=False),
-                )
-            )
+                config["train"] = {**config.get("train", {}), "lr": lr}
+            title = f"Configuration of {study.called(arm)}, resolved"
+            items.append(Code(title, yaml.safe_dump(config, sort_keys=False)))
     for environment, n in study.environments:
-        body = yaml.safe_dump(environment, sort_keys=False, allow_unicode=True)
+        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
         items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
-    git = [env.get("git") or {} for env, _ in study.environments]
-    if any(one.get("dirty") for one in git):
-        items.append(
-            Callout(
-                "Dirty tree.",
-                "Runs were made with uncommitted changes: the commit alone does not tell them.",
-            )
-        )
-    items.append(
-        Code(
-            "Protocol, as asked",
-            yaml.safe_dump(study.asked_yaml, sort_keys=False, allow_unicode=True),
-        )
-    )
-    return items
+    if any(environment.git and environment.git.dirty for environment, _ in study.environments):
+        body = "Runs were made with uncommitted changes: the commit alone does not tell them."
+        items.append(Callout("Dirty tree.", body))
+    return [*items, Code("Protocol, as asked", study.question_yaml)]
 
 
-def _phase(phase: Any, why: Any) -> str:
+def _format_phase(phase: Any, why: Any) -> str:
     return str(phase) if phase == why else f"{phase}: {why}"
 
 
-def every_run(study: Study) -> list[Item]:
+def run_tables(study: Study) -> list[Item]:
     """Return counts by arm and phase, and every run with its outcome."""
     items: list[Item] = []
-    counts = summaries.progress_table(study)
-    counts.insert(1, "label", counts["arm"].map(study.label))
+    counts = with_labels(study, summaries.progress_table(study))
     keys = ("planned", "done", "running", "failed", "missing")
     columns = [
         Column("label", "arm"),
@@ -332,7 +321,7 @@ def every_run(study: Study) -> list[Item]:
     columns = [
         Column("short", "run"),
         Column("label", "arm"),
-        Column(("phase", "why"), "phase", _phase),
+        Column(("phase", "why"), "phase", _format_phase),
         numbers("lr", "rate", text.rate),
         numbers("seed", "seed", text.plain),
         Column("fate", "outcome"),
@@ -343,8 +332,7 @@ def every_run(study: Study) -> list[Item]:
     ]
     caption = (
         f"{text.plural(len(frame), 'run')}. Tuning reads the tune part and replicates the verdict "
-        "part: losses of "
-        "the two are not compared."
+        "part: losses of the two are not compared."
     )
     items.append(Table("runs", caption, frame, columns, mark="fate"))
     return items

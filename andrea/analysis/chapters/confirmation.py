@@ -9,22 +9,23 @@ import pandas as pd
 from andrea.analysis.chapters.sentences import asked_extras
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, Text, numbers
+from andrea.records.verdict import Confirmation, Judged
 from andrea.text import numbers as text
 
 
 def chapter(study: Study) -> list[Item]:
-    """First verdict and confirmation in one table; nothing where none was asked for."""
-    frame, said = table(study), sentence(study)
+    """Return the first verdicts and the confirmation in one table; nothing where none was asked
+    for.
+    """
+    frame, pending = confirmation_table(study), write_sentence(study)
     if frame.empty:
-        return [Text(said)] if said else []
+        return [Text(pending)] if pending else []
     caption = (
         "Every arm's verdict and, below it, that of a new block of seeds, trained at the same "
-        "rates and judged by the "
-        "same rule, alone. The two are never pooled: the first may have been the reason to look "
-        "again. They agree "
-        "where the words are the same and disagree where both decide and otherwise; a verdict is "
-        "not confirmed where "
-        "the fresh seeds alone tell nothing. Intervals hold together within a block."
+        "rates and judged by the same rule, alone. The two are never pooled: the first may have "
+        "been the reason to look again. They agree where the words are the same and disagree where "
+        "both decide and otherwise; a verdict is not confirmed where the fresh seeds alone tell "
+        "nothing. Intervals hold together within a block."
     )
     shown = Table(
         "confirmation",
@@ -50,61 +51,50 @@ def _columns(key: str, header: str) -> list[Column]:
     ]
 
 
-def table(study: Study) -> pd.DataFrame:
-    """Two rows per arm, the first verdict and the confirmation: arm, label, block (which seeds),
-    word, mean, low, high (nats), n, reason, agrees (of the confirmation: `text.confirmed`, *not
-    done* or *not trained*).
+def confirmation_table(study: Study) -> pd.DataFrame:
+    """Return two rows per arm, the first verdict and the confirmation: arm, label, block (which
+    seeds), word, mean, low, high (nats), n, reason, agrees (of the confirmation: `text.confirmed`,
+    *not done* or *not trained*).
     """
-    told = study.verdict.to_json().get("confirmation") or {}
-    again = {str(verdict["arm"]): verdict for verdict in told.get("verdicts") or []}
-    first = {
-        str(verdict["arm"]): verdict for verdict in study.verdict.to_json().get("verdicts") or []
-    }
+    confirmation = study.verdict.confirmation or Confirmation()
+    again = {verdict.arm: verdict for verdict in confirmation.verdicts}
     rows = []
     for arm in study.arms:
-        if arm in again and arm in first:
-            rows += _both(
-                {"arm": arm, "label": study.label(arm)}, first[arm], again[arm], _stands(study, arm)
-            )
-    return _numbers(rows)
+        first = study.verdict.of(arm)
+        if arm in again and first is not None:
+            agrees = text.confirmed(first.verdict, again[arm].verdict)
+            if confirmation.agrees.get(arm) is None:
+                agrees = "not trained" if _is_complete(confirmation) else "not done"
+            rows += _two_rows({"arm": arm, "label": study.label(arm)}, first, again[arm], agrees)
+    return _as_frame(rows)
 
 
-def _stands(study: Study, arm: str) -> str:
-    """What the second block makes of an arm's verdict."""
-    told = study.verdict.to_json()["confirmation"]
-    words = [
-        v["verdict"]
-        for block in (study.verdict.to_json(), told)
-        for v in block["verdicts"]
-        if v["arm"] == arm
-    ]
-    if (told.get("agrees") or {}).get(arm) is None:
-        return "not trained" if told.get("complete", True) else "not done"
-    return text.confirmed(*words)
+def _is_complete(confirmation: Confirmation) -> bool:
+    # Older confirmations do not say; they were written when they were complete.
+    return confirmation.complete or "complete" not in confirmation.model_fields_set
 
 
-def _both(
-    who: dict[str, Any], first: dict[str, Any], again: dict[str, Any], agrees: str
+def _two_rows(
+    names: dict[str, Any], first: Judged, again: Judged, agrees: str
 ) -> list[dict[str, Any]]:
     rows = []
-    for found, block, agree in ((first, "first", ""), (again, "confirmation", agrees)):
-        low, high = found.get("interval") or (None, None)
-        word = text.judged(found["verdict"], found.get("cause") or "")
+    for judged, block, agreement in ((first, "first", ""), (again, "confirmation", agrees)):
         row = {
-            **who,
+            **names,
             "block": block,
-            "word": word,
-            "mean": found.get("mean"),
-            "low": low,
-            "high": high,
+            "word": text.judged(judged.verdict, judged.cause),
+            "mean": judged.mean,
+            "low": judged.low,
+            "high": judged.high,
+            "n": judged.n,
+            "reason": judged.reason,
+            "agrees": agreement,
         }
-        rows.append(
-            row | {"n": found.get("n"), "reason": found.get("reason") or "", "agrees": agree}
-        )
+        rows.append(row)
     return rows
 
 
-def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _as_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     for key in frame.columns.intersection(["mean", "low", "high"]):
         frame[key] = pd.to_numeric(frame[key]).astype("float64")
@@ -112,13 +102,15 @@ def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _effects(study: Study) -> list[Item]:
-    """Of a factorial design, the effects of the two blocks."""
-    told = (study.verdict.to_json().get("confirmation") or {}).get("effects") or []
-    first, rows = study.verdict.to_json().get("effects") or [], []
-    if not told or len(told) != len(first):
+    """Return the effects of the two blocks, of a factorial design."""
+    first = study.verdict.effects
+    again = study.verdict.confirmation.effects if study.verdict.confirmation else []
+    if not again or len(again) != len(first):
         return []
-    for name, one, other in zip(study.effects["name"], first, told, strict=True):
-        rows += _both({"name": name}, one, other, text.confirmed(one["verdict"], other["verdict"]))
+    rows = []
+    for name, one, other in zip(study.effects["name"], first, again, strict=True):
+        agrees = text.confirmed(one.verdict, other.verdict)
+        rows += _two_rows({"name": name}, one, other, agrees)
     caption = (
         "The effects of the factors in both blocks of seeds; intervals hold together within a kind "
         "and a block."
@@ -128,7 +120,7 @@ def _effects(study: Study) -> list[Item]:
         Table(
             "confirmation-effects",
             caption,
-            _numbers(rows),
+            _as_frame(rows),
             columns,
             sortable=False,
             stacked=True,
@@ -137,18 +129,25 @@ def _effects(study: Study) -> list[Item]:
     ]
 
 
-def in_a_word(study: Study) -> dict[str, str]:
-    """By arm, what the confirmation makes of its verdict: `agrees`, `not confirmed (inconclusive
-    there)`.
+def words_by_arm(study: Study) -> dict[str, str]:
+    """Return by arm whether the confirmation supports its verdict: `agrees`, `not confirmed
+    (inconclusive there)`.
     """
-    frame = table(study)
-    again = frame[frame["block"] == "confirmation"] if len(frame) else frame
-    return {row["arm"]: _there(row["agrees"], row["word"]) for row in again.to_dict("records")}
+    words = {}
+    for row in _confirmation_rows(study):
+        agrees = row["agrees"]
+        is_whole = agrees in ("agrees", "not done", "not trained") or agrees.endswith(" again")
+        words[row["arm"]] = agrees if is_whole else f"{agrees} ({row['word']} there)"
+    return words
 
 
-def _there(stands: str, word: str) -> str:
-    said = stands in ("agrees", "not done", "not trained") or stands.endswith(" again")
-    return stands if said else f"{stands} ({word} there)"
+def _confirmation_rows(study: Study) -> list[dict[Any, Any]]:
+    """Return the rows of `table` that are about the second block."""
+    return [
+        row
+        for row in confirmation_table(study).to_dict("records")
+        if row["block"] == "confirmation"
+    ]
 
 
 SENTENCE = {
@@ -159,43 +158,44 @@ SENTENCE = {
     "at first": "decides what was open for {}",
     "again": "leaves {} open again",
 }
-"""By what the second block makes of a verdict, or its last words, how it is told of the arms."""
+"""Clause about arms by the agreement of the two blocks, or by its last words."""
 
 
-def sentence(study: Study) -> str:
-    """What the confirmation says, for the answer; nothing where none was asked for."""
-    told = study.verdict.to_json().get("confirmation") or {}
-    seeds = text.plural(len(told.get("seeds") or []), "fresh seed")
-    if not told:
-        return (
-            "The confirmation is not there yet."
-            if asked_extras(study).confirm and study.is_decided
-            else ""
-        )
-    if all(
-        verdict["verdict"] == "invalid" for verdict in study.verdict.to_json().get("verdicts") or []
-    ):
+def write_sentence(study: Study) -> str:
+    """Return the confirmation in a sentence, for the answer; empty where none was asked for."""
+    confirmation = study.verdict.confirmation
+    if confirmation is None:
+        is_awaited = asked_extras(study).confirm and study.is_decided
+        return "The confirmation is not there yet." if is_awaited else ""
+    if all(verdict.verdict == "invalid" for verdict in study.verdict.verdicts):
         return ""
-    if not told.get("complete", True):
+    seeds = text.plural(len(confirmation.seeds), "fresh seed")
+    if not _is_complete(confirmation):
         return f"The confirmation on {seeds} is not complete yet."
-    frame = table(study)
+    rows = _confirmation_rows(study)
     groups: dict[str, dict[str, list[str]]] = {}
-    for row in frame[frame["block"] == "confirmation"].to_dict("records") if len(frame) else ():
-        stands = row["agrees"]
-        key = stands if stands in SENTENCE else "again" if stands.endswith(" again") else "at first"
-        groups.setdefault(key, {}).setdefault(row["word"], []).append(row["arm"])
+    for row in rows:
+        groups.setdefault(_clause_key(row["agrees"]), {}).setdefault(row["word"], [])
+        groups[_clause_key(row["agrees"])][row["word"]].append(row["arm"])
     if set(groups) == {"agrees"}:
-        return f"A confirmation on {seeds} agrees{' for every arm' if len(frame) > 2 else ''}."
-    parts = [
-        SENTENCE[key].format(_arms(study, key, groups[key])) for key in SENTENCE if key in groups
+        return f"A confirmation on {seeds} agrees{' for every arm' if len(rows) > 1 else ''}."
+    clauses = [
+        clause.format(_name_arms(study, key, groups[key]))
+        for key, clause in SENTENCE.items()
+        if key in groups
     ]
-    return f"A confirmation on {seeds} {text.listing(parts)}."
+    return f"A confirmation on {seeds} {text.listing(clauses)}."
 
 
-def _arms(study: Study, stands: str, by_word: dict[str, list[str]]) -> str:
-    """The arms of which the same is to be said, and what the second block says where it is not the
-    same.
-    """
-    if stands in ("agrees", "not trained", "again"):
-        return study.called(*(arm for arms in by_word.values() for arm in arms))
-    return text.listing([f"{study.called(*arms)} ({word} there)" for word, arms in by_word.items()])
+def _clause_key(agrees: str) -> str:
+    if agrees in SENTENCE:
+        return agrees
+    return "again" if agrees.endswith(" again") else "at first"
+
+
+def _name_arms(study: Study, key: str, arms_by_word: dict[str, list[str]]) -> str:
+    """Name the arms of one clause, with the word of the second block where it is another."""
+    if key in ("agrees", "not trained", "again"):
+        return study.called(*(arm for arms in arms_by_word.values() for arm in arms))
+    named = [f"{study.called(*arms)} ({word} there)" for word, arms in arms_by_word.items()]
+    return text.listing(named)

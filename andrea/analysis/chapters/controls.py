@@ -1,4 +1,4 @@
-"""The chapter of the controls: trainings whose outcome is known beforehand, and what they do to the
+"""The chapter of the controls: trainings whose outcome is known beforehand, and their effect on the
 verdicts.
 """
 
@@ -7,16 +7,17 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
-from andrea.analysis.chapters.common import labels
+from andrea.analysis.chapters.common import arm_labels
 from andrea.analysis.figures import replicates as figures
 from andrea.analysis.figures import theme
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Table, numbers
 from andrea.analysis.tables.frames import UNFINISHED
+from andrea.records.verdict import ControlOutcome
 from andrea.text import numbers as text
 
 OUTCOMES = {True: "pass", False: "fail", None: "unknown"}
-"""What a control's `ok` is called."""
+"""Name of the outcome by `ok`."""
 NAMES = {
     "repeat": "repeat",
     "a_a": "A/A",
@@ -25,7 +26,7 @@ NAMES = {
 }
 """The controls by their keys in verdict.json."""
 WHY = {"repeat": "repeat", "a_a": "a/a", "ruler": "half tokens", "ruler_2x": "double tokens"}
-"""By control, what its runs are called in the plan."""
+"""By control, the mark of its runs in runs.jsonl."""
 DONE = {
     "repeat": "one baseline run, trained once more",
     "a_a": "the baseline with other initial weights, on the same batches",
@@ -52,14 +53,14 @@ MEANING = {
     ("ruler_2x", False): "improvements cannot be told in tokens; verdicts are as they are",
     ("ruler_2x", None): "improvements cannot be told in tokens; verdicts are as they are",
 }
-"""By control and outcome, what follows for the verdicts."""
+"""Consequence for the verdicts by control and outcome."""
 
 
 def chapter(study: Study) -> list[Item]:
-    """The table of the controls, what each says, and the arms on one scale with them; nothing where
-    none were asked.
+    """Return the table of the controls, a sentence for each, and the arms on one scale with them;
+    nothing where none were asked for.
     """
-    frame = table(study)
+    frame = outcome_table(study)
     if frame.empty:
         return []
     columns = [
@@ -72,137 +73,127 @@ def chapter(study: Study) -> list[Item]:
         Column("done", "what was done"),
     ]
     caption = (
-        "Trainings whose outcome is known beforehand, all of "
-        f"{study.baseline_label}: control − the run "
-        "of the same seed, over n pairs. A control can take a verdict away and never gives one. "
-        "A/A fails at p < .005 "
-        "and a mean beyond m; a ruler must come out as it must at a one-sided "
-        f"p < {study.rules.alpha:g}; the repeat must agree to the last bit where the "
-        "device promises it, "
-        "else to less than m. Intervals are of one control each."
+        f"Trainings whose outcome is known beforehand, all of {study.baseline_label}: control − "
+        "the run of the same seed, over n pairs. A control can take a verdict away and never gives "
+        "one. A/A fails at p < .005 and a mean beyond m; a ruler must come out as it must at a "
+        f"one-sided p < {study.rules.alpha:g}; the repeat must agree to the last bit where the "
+        "device promises it, else to less than m. Intervals are of one control each."
     )
-    said = [
+    sentences = [
         f"{row['control']}: {row['reason']}; so {row['meaning']}."
         for row in frame.to_dict("records")
     ]
-    table_ = Table(
+    outcomes = Table(
         "controls", caption, frame, columns, sortable=False, stacked=True, mark="outcome"
     )
-    return [table_, Bullets(said), *scale(study)]
+    return [outcomes, Bullets(sentences), *scale_figure(study)]
 
 
-def table(study: Study) -> pd.DataFrame:
-    """One row per control that was asked for: key, control, outcome (pass, fail, unknown, missing),
-    done, mean (nats; of the repeat its distance), low, high, n, p, reason, meaning.
+def outcome_table(study: Study) -> pd.DataFrame:
+    """Return one row per control that was asked for: key, control, outcome (pass, fail, unknown,
+    missing), done, mean (nats; of the repeat its distance), low, high, n, p, reason, meaning.
     """
-    told = study.verdict.to_json().get("controls") or {}
+    outcomes = study.verdict.controls
     if not words.asked_extras(study).controls:
         return pd.DataFrame()
-    rows = [
-        _row(study, key, told.get(key))
-        for key in NAMES
-        if told.get(key) or (key != "ruler_2x" and not told)
-    ]
+    rows = []
+    for key in NAMES:
+        outcome = _outcome(study, key)
+        is_expected = key != "ruler_2x" and outcomes is None
+        if outcome is not None or is_expected:
+            rows.append(_row(study, key, outcome))
     frame = pd.DataFrame(rows)
     for key in ("mean", "low", "high", "n", "p"):
         frame[key] = pd.to_numeric(frame[key]).astype("Int64" if key == "n" else "float64")
     return frame
 
 
-def _row(study: Study, key: str, found: dict[str, Any] | None) -> dict[str, Any]:
+def _outcome(study: Study, key: str) -> ControlOutcome | None:
+    outcome: ControlOutcome | None = getattr(study.verdict.controls, key, None)
+    return outcome
+
+
+def _row(study: Study, key: str, outcome: ControlOutcome | None) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "control": NAMES[key], "done": DONE[key]}
-    if found is None:
+    if outcome is None:
         runs = study.runs[(study.runs["phase"] == "control") & (study.runs["why"] == WHY[key])]
         ended = int((~runs["outcome"].isin(UNFINISHED)).sum())
-        planned = f"{ended} of {text.plural(len(runs), 'run')} {'is' if ended == 1 else 'are'} done"
-        reason = planned if len(runs) else "not planned yet: follows the replicates"
-        unknown = dict.fromkeys(("mean", "low", "high", "n", "p"))
-        return (
-            row
-            | unknown
-            | {"outcome": "missing", "reason": reason, "meaning": "nothing is known yet"}
-        )
-    low, high = found.get("interval") or (None, None)
-    told = {
-        "outcome": OUTCOMES[found.get("ok")],
-        "reason": found["reason"],
-        "meaning": MEANING[key, found.get("ok")],
-    }
-    n = found.get("n", None if found.get("difference") is None else 1)
-    mean = found.get("mean", found.get("difference"))
-    return row | told | {"mean": mean, "low": low, "high": high, "n": n, "p": found.get("p")}
+        reason = "not planned yet: follows the replicates"
+        if len(runs):
+            are = "is" if ended == 1 else "are"
+            reason = f"{ended} of {text.plural(len(runs), 'run')} {are} done"
+        row |= dict.fromkeys(("mean", "low", "high", "n", "p"))
+        return row | {"outcome": "missing", "reason": reason, "meaning": "nothing is known yet"}
+    row["outcome"] = OUTCOMES[outcome.ok]
+    row |= {"reason": outcome.reason, "meaning": MEANING[key, outcome.ok], "p": outcome.p}
+    row["low"], row["high"] = outcome.interval or (None, None)
+    if key != "repeat":
+        return row | {"mean": outcome.mean, "n": outcome.n}
+    is_known = outcome.difference is not None
+    return row | {"mean": outcome.difference, "n": 1 if is_known else None}
 
 
-def failed(study: Study) -> list[Item]:
-    """What must not be overlooked on the first screen: a control that failed."""
-    told = study.verdict.to_json().get("controls") or {}
-    bad = [key for key in NAMES if (told.get(key) or {}).get("ok") is False and key != "ruler_2x"]
-    return [
-        Callout("Control failed.", f"{NAMES[key]}: {told[key]['reason']}; {MEANING[key, False]}.")
-        for key in bad
-    ]
+def failed_callouts(study: Study) -> list[Item]:
+    """Return a callout for every control that failed and takes verdicts away."""
+    callouts: list[Item] = []
+    for key in ("repeat", "a_a", "ruler"):
+        outcome = _outcome(study, key)
+        if outcome is not None and outcome.ok is False:
+            body = f"{NAMES[key]}: {outcome.reason}; {MEANING[key, False]}."
+            callouts.append(Callout("Control failed.", body))
+    return callouts
 
 
 # ---- one scale
 # --------------------------------------------------------------------------------------------------
 
 
-def scale(study: Study) -> list[Item]:
-    """The arms' differences beside those of the controls, on one axis."""
+def scale_figure(study: Study) -> list[Item]:
+    """Return the figure of the arms' differences beside those of the controls, on one axis."""
     pairs = control_pairs(study).assign(outcome="completed", baseline_outcome="completed")
     if pairs.empty:
         return []
-    means = pd.DataFrame([_mean(NAMES[key], found) for key, found in _paired(study).items()])
+    means = pd.DataFrame([_mean_row(NAMES[key], one) for key, one in _paired(study).items()])
     keys = ["arm", "seed", "difference", "outcome", "baseline_outcome"]
     both = pd.concat([study.differences[keys], pairs[keys]], ignore_index=True)
-    paired = study.verdicts[
-        study.verdicts["arm"].isin(study.differences["arm"])
-    ]  # the others have nothing to draw
+    # The other arms have no pairs to draw.
+    paired = study.verdicts[study.verdicts["arm"].isin(study.differences["arm"])]
     verdicts = pd.concat([paired[list(means.columns)], means], ignore_index=True)
     arms = [*study.arms, *means["arm"]]
     colors = theme.arm_colors(arms)
     legend = {arm: (study.label(arm), colors[arm]) for arm in paired["arm"]}
     legend |= {name: (name, colors[name]) for name in means["arm"]}
     caption = (
-        f"The arms and the controls on one axis, each against {study.baseline_label} "
-        "of the same seed: "
-        "a mark per seed, the tick their mean, the thick line its interval (simultaneous for arms, "
-        "95 % for each "
-        "control). A/A should cover 0; the rulers say how large a change of the budget is, so that "
-        "an effect can be "
-        "compared with something that everybody knows."
+        f"The arms and the controls on one axis, each against {study.baseline_label} of the same "
+        "seed: a mark per seed, the tick their mean, the thick line its interval (simultaneous for "
+        "arms, 95 % for each control). A/A should cover 0; the rulers say how large a change of "
+        "the budget is, so that an effect can be compared with something that everybody knows."
     )
-    spec = figures.differences(both, verdicts, study.m, arms, labels(study))
+    spec = figures.draw_differences(both, verdicts, study.m, arms, arm_labels(study))
     marks = {"○": "one seed", "┃": "mean", "▬": "interval", "░": "±m"}
     return [Figure("controls-and-arms", caption, spec, legend, marks)]
 
 
 def control_pairs(study: Study) -> pd.DataFrame:
-    """Every pair behind the controls: arm (name of the control), seed, difference (nats: control −
-    baseline).
+    """Return every pair behind the controls: arm (name of the control), seed, difference (nats:
+    control − baseline).
     """
     rows = [
-        {"arm": NAMES[key], "seed": pair["seed"], "difference": pair["difference"]}
-        for key, found in _paired(study).items()
-        for pair in found["differences"]
+        {"arm": NAMES[key], "seed": pair.seed, "difference": pair.difference}
+        for key, outcome in _paired(study).items()
+        for pair in outcome.differences
     ]
     return pd.DataFrame(rows, columns=["arm", "seed", "difference"])
 
 
-def _paired(study: Study) -> dict[str, dict[str, Any]]:
-    """The controls that have pairs."""
-    told = study.verdict.to_json().get("controls") or {}
-    return {key: found for key in NAMES if (found := told.get(key)) and found.get("differences")}
+def _paired(study: Study) -> dict[str, ControlOutcome]:
+    """Return the controls that have pairs."""
+    outcomes = {key: _outcome(study, key) for key in NAMES}
+    return {key: outcome for key, outcome in outcomes.items() if outcome and outcome.differences}
 
 
-def _mean(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    low, high = found.get("interval") or (None, None)
-    told = {
-        "arm": name,
-        "mean": found.get("mean"),
-        "low": low,
-        "high": high,
-        "n": found.get("n"),
-        "verdict": "control",
-    }
-    return {key: float("nan") if value is None else value for key, value in told.items()}
+def _mean_row(name: str, outcome: ControlOutcome) -> dict[str, Any]:
+    low, high = outcome.interval or (None, None)
+    numbers = {"mean": outcome.mean, "low": low, "high": high, "n": outcome.n}
+    known = {key: float("nan") if value is None else value for key, value in numbers.items()}
+    return {"arm": name, **known, "verdict": "control"}

@@ -1,4 +1,4 @@
-"""The chapter over documents: would another text have said the same?"""
+"""The chapter over documents: the effect on other texts of the same kind."""
 
 import re
 from typing import Any
@@ -7,9 +7,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from andrea.analysis.chapters.common import legend
+from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
-from andrea.analysis.figures.marks import VISIBLE, color, data, finish, near, tooltip
+from andrea.analysis.figures.marks import (
+    arm_color,
+    chart_of_visible,
+    finish_chart,
+    inline_data,
+    padded_domain,
+    tooltips,
+)
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
@@ -20,10 +27,10 @@ _YEAR = re.compile(r"(?<!\d)(1[5-9]\d\d|20\d\d)(?!\d)")
 
 
 def chapter(study: Study) -> list[Item]:
-    """The interval over documents beside the one over seeds, and the effect document by
+    """Return the interval over documents beside the one over seeds, and the effect document by
     document.
     """
-    items = _table(study)
+    items = _interval_table(study)
     effects = by_document(study)
     if effects["document"].nunique() > 2:
         items.append(_figure(study, effects))
@@ -31,18 +38,16 @@ def chapter(study: Study) -> list[Item]:
 
 
 def by_document(study: Study) -> pd.DataFrame:
-    """One row per arm and evaluated document: arm, document, tokens, difference (nats: mean over
+    """Return one row per arm and document: arm, document, tokens, difference (nats: mean over
     seeds of arm − baseline), low, high (least and greatest seed), n (seeds). Only where every
     planned pair is whole.
     """
     pairs = study.differences
-    whole = [arm for arm, mine in pairs.groupby("arm", sort=False) if mine["ok"].all()]
-    found = study.part(
-        "documents", ["arm", "seed", "document", "tokens", "loss"], phase="replicate"
-    )
-    found = found[found["loss"].notna()]
-    base = found[found["arm"] == study.baseline][["seed", "document", "loss"]]
-    both = found[found["arm"].isin(whole)].merge(
+    whole = [arm for arm, of_arm in pairs.groupby("arm", sort=False) if of_arm["ok"].all()]
+    columns = ["arm", "seed", "document", "tokens", "loss"]
+    losses = study.part("documents", columns, phase="replicate").dropna(subset="loss")
+    base = losses[losses["arm"] == study.baseline][["seed", "document", "loss"]]
+    both = losses[losses["arm"].isin(whole)].merge(
         base, on=["seed", "document"], suffixes=("", "_baseline")
     )
     both["difference"] = both["loss"] - both["loss_baseline"]
@@ -58,26 +63,31 @@ def by_document(study: Study) -> pd.DataFrame:
     return table
 
 
-def _table(study: Study) -> list[Item]:
-    told = study.verdict.to_json().get("documents") or {}
+def _interval_table(study: Study) -> list[Item]:
     rows = []
+    seeds = {row.arm: row for row in study.judged}
     for arm in study.arms:
-        if arm in told:
-            found, seeds = told[arm], study.verdicts[study.verdicts["arm"] == arm].iloc[0]
-            low, high = found.get("interval") or (np.nan, np.nan)
+        if arm in study.verdict.documents:
+            documents = study.verdict.documents[arm]
+            low, high = documents.interval or (np.nan, np.nan)
             row = {
                 "arm": arm,
                 "label": study.label(arm),
-                "mean": found.get("mean"),
+                "mean": documents.mean,
                 "low": low,
                 "high": high,
+                "n_documents": documents.n_documents,
+                "freedom": documents.freedom,
+                "seeds_low": seeds[arm].low,
+                "seeds_high": seeds[arm].high,
+                "n": seeds[arm].n,
+                "reason": documents.reason,
             }
-            row |= {"n_documents": found.get("n_documents"), "freedom": found.get("freedom")}
-            row |= {"seeds_low": seeds["low"], "seeds_high": seeds["high"], "n": seeds["n"]}
-            rows.append(row | {"reason": found.get("reason") or ""})
+            rows.append(row)
     if not rows:
         return []
-    frame = pd.DataFrame(rows).astype(dict.fromkeys(("mean", "low", "high", "freedom"), "float64"))
+    quantities = ("mean", "low", "high", "freedom", "seeds_low", "seeds_high")
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(quantities, "float64"))
     columns = [
         Column("label", "arm"),
         numbers("mean", "difference (nats)", text.signed),
@@ -90,21 +100,19 @@ def _table(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "Two questions with an interval each. Over seeds: would training again have said the same "
-        "of this text? Over "
-        "documents, weighted by their tokens: would another text of this kind have said the same "
-        "of these trainings? "
-        "Neither contains the other's chance, and the verdict is by seeds. Where a few long "
-        "documents decide, the "
-        "degrees of freedom are fewer than the documents."
+        "of this text? Over documents, weighted by their tokens: would another text of this kind "
+        "have said the same of these trainings? Neither contains the other's chance, and the "
+        "verdict is by seeds. Where a few long documents decide, the degrees of freedom are fewer "
+        "than the documents."
     )
     return [Table("over-documents", caption, frame, columns, stacked=True)]
 
 
 def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     names = pd.Series(effects["document"].unique())
-    years = names.map(year)
+    years = names.map(find_year)
     dated = bool(years.notna().all() and years.nunique() > 1)
-    drawn = place(effects, dict(zip(names, years, strict=True)) if dated else {})
+    drawn = choose_documents(effects, dict(zip(names, years, strict=True)) if dated else {})
     count, all_of = drawn["document"].nunique(), len(names)
     some = (
         f" Drawn are {count} of {all_of} documents, picked, not averaged; the file has all."
@@ -116,32 +124,32 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     far = "a slope over the years or a few far marks" if dated else "a few far marks"
     n = int(effects["n"].max())
     caption = (
-        f"The difference to {study.baseline_label} on every evaluated document, "
-        f"{along}: mean over "
+        f"The difference to {study.baseline_label} on every evaluated document, {along}: mean over "
         f"n = {n} seeds, the thin line from the least to the greatest seed, larger marks for more "
-        "tokens. All on one "
-        f"side of 0: the effect does not hang on which text was taken; {far}: it does.{some}"
+        f"tokens. All on one side of 0: the effect does not hang on which text was taken; {far}: "
+        f"it does.{some}"
     )
     spec = _spec(drawn, study.arms, dated, study.baseline_label)
-    return Figure("effect-by-document", caption, spec, legend(study, drawn["arm"]))
+    return Figure("effect-by-document", caption, spec, arm_legend(study, drawn["arm"]))
 
 
-def year(name: str) -> float:
-    """The year in a document's name; NaN where there is none, or several."""
-    found = set(_YEAR.findall(str(name)))
-    return float(found.pop()) if len(found) == 1 else float("nan")
+def find_year(name: str) -> float:
+    """Return the year in a document's name; NaN where there is none, or several."""
+    years = set(_YEAR.findall(str(name)))
+    return float(years.pop()) if len(years) == 1 else float("nan")
 
 
-def place(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
-    """The documents that are drawn, with `x`: their year, else their rank by difference within the
-    arm.
+def choose_documents(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
+    """Return the documents that are drawn, with `x`: their year, else their rank by difference
+    within the arm.
 
     Thinned by selection: evenly spaced ranks with both ends.
     """
     parts = []
-    for _, mine in effects.sort_values("difference", kind="stable").groupby("arm", sort=False):
-        ranked = mine.assign(rank=np.arange(1.0, len(mine) + 1))
-        places = np.unique(np.linspace(0, len(mine) - 1, min(DRAWN, len(mine))).round().astype(int))
+    for _, of_arm in effects.sort_values("difference", kind="stable").groupby("arm", sort=False):
+        ranked = of_arm.assign(rank=np.arange(1.0, len(of_arm) + 1))
+        count = min(DRAWN, len(of_arm))
+        places = np.unique(np.linspace(0, len(of_arm) - 1, count).round().astype(int))
         parts.append(ranked.iloc[places])
     drawn = pd.concat(parts, ignore_index=True)
     drawn["x"] = drawn["document"].map(years) if years else drawn["rank"]
@@ -149,15 +157,17 @@ def place(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataFrame:
 
 
 def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[str, Any]:
-    domain = near(min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0))
+    domain = padded_domain(
+        min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0)
+    )
     scale = alt.Scale(domain=domain, nice=False, zero=False)
     # Every layer has the title: one without it takes it from all that share the axis.
     how: dict[str, Any] = {"title": f"difference to {baseline} (nats)", "scale": scale}
     y, y_low = (
         alt.Y(f"{key}:Q", axis=alt.Axis(format="+.3~f"), **how) for key in ("difference", "low")
     )
-    ends = near(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
-    axis = marks.counted(int(drawn["x"].min()), int(drawn["x"].max()))
+    ends = padded_domain(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
+    axis = marks.integer_axis(int(drawn["x"].min()), int(drawn["x"].max()))
     title = "year in the document's name" if dated else "documents, by their difference"
     x = alt.X("x:Q", title=title, scale=alt.Scale(domain=ends, nice=False, zero=False), axis=axis)
     size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), legend=None)
@@ -171,13 +181,17 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[st
         "n:Q": "seeds",
     }
     kept = drawn[["arm", "document", "tokens", "x", "difference", "low", "high", "n"]]
-    base = alt.Chart(data(kept)).transform_filter(VISIBLE).encode(x=x, color=color(arms))
+    base = chart_of_visible(kept).encode(x=x, color=arm_color(arms))
     zero = (
-        alt.Chart(data(pd.DataFrame({"difference": [0.0]}))).mark_rule(strokeWidth=1.5).encode(y=y)
+        alt.Chart(inline_data(pd.DataFrame({"difference": [0.0]})))
+        .mark_rule(strokeWidth=1.5)
+        .encode(y=y)
     )
     rule = base.mark_rule(strokeWidth=1, opacity=0.45).encode(y=y_low, y2="high:Q")
-    dots = base.mark_point(filled=True, opacity=0.85).encode(y=y, size=size, tooltip=tooltip(words))
-    return finish(
+    dots = base.mark_point(filled=True, opacity=0.85).encode(
+        y=y, size=size, tooltip=tooltips(words)
+    )
+    return finish_chart(
         alt.layer(zero, rule, dots),
         300,
         f"Difference to {baseline} on every evaluated document, per arm.",

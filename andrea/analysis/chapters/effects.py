@@ -12,7 +12,7 @@ import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
+from andrea.analysis.figures.marks import chart_of_visible, padded_domain, tooltips
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Column, Figure, Item, Table, Text, numbers
 from andrea.analysis.tables import summaries
@@ -31,10 +31,10 @@ def chapter(study: Study) -> list[Item]:
     """
     if not study.factors:
         return []
-    items: list[Item] = [Text(sentence) for sentence in sentences(study)]
+    items: list[Item] = [Text(sentence) for sentence in write_sentences(study)]
     if len(study.effects):
         items.append(_table(study))
-        items += _notes(study)
+        items += _reason_list(study)
     return items + [
         figure
         for pair in itertools.combinations(study.factors, 2)
@@ -42,7 +42,7 @@ def chapter(study: Study) -> list[Item]:
     ]
 
 
-def sentences(study: Study) -> list[str]:
+def write_sentences(study: Study) -> list[str]:
     """One sentence per factor, then one per interaction; none before the verdict."""
     rows = study.effects.to_dict("records")
     if reason := text.one_reason(rows):
@@ -53,39 +53,42 @@ def sentences(study: Study) -> list[str]:
         for row in rows:
             if row["factor"] == factor and row["kind"] != "interaction":
                 where = f"with {row['at']}" if row["at"] else "on average"
-                steps.setdefault(row["step"], []).append(f"{where} {_told(row)}")
+                steps.setdefault(row["step"], []).append(f"{where} {_word_with_size(row)}")
         if steps:
             told = "; ".join(f"{step}: {text.listing(clauses)}" for step, clauses in steps.items())
             found.append(f"{factor}. {told[0].upper()}{told[1:]}.")
-    return [*found, *(f"{_crossed(study, row)}." for row in rows if row["kind"] == "interaction")]
+    return [
+        *found,
+        *(f"{_interaction_sentence(study, row)}." for row in rows if row["kind"] == "interaction"),
+    ]
 
 
-def answer(study: Study) -> str:
+def write_answer(study: Study) -> str:
     """The answer about the arms; of a factorial design a second sentence says whether factors
     depend on each other.
     """
     rows = study.effects[study.effects["kind"] == "interaction"].to_dict("records")
-    said = words.answer(study)
+    said = words.write_answer(study)
     if (reason := text.one_reason(rows)) and reason in said:
         return said
-    return " ".join([said, *(f"{_crossed(study, row)}." for row in rows)])
+    return " ".join([said, *(f"{_interaction_sentence(study, row)}." for row in rows)])
 
 
-def _crossed(study: Study, row: dict[Any, Any]) -> str:
+def _interaction_sentence(study: Study, row: dict[Any, Any]) -> str:
     """An interaction in words, with its interval."""
     said = f"Interaction of {row['name'].replace(' × ', ' and ')}"
     if text.absent(row["mean"]) or text.absent(row["low"]):
-        return f"{said}: {_told(row)}"
+        return f"{said}: {_word_with_size(row)}"
     more = "more" if row["mean"] > 0 else "less"
     than = (
         f"{text.loss(abs(row['mean']))} nats {more} with {row['at']} than with {row['instead_of']}"
     )
-    within = f"{words.simultaneous(study)} {text.interval(row['low'], row['high'])}"
+    within = f"{words.interval_name(study)} {text.interval(row['low'], row['high'])}"
     word = text.judged(row["verdict"], row["cause"])
     return f"{said}: {word}, {row['step']} adds {than} ({within})"
 
 
-def _told(row: dict[Any, Any]) -> str:
+def _word_with_size(row: dict[Any, Any]) -> str:
     """The word, with the number behind it or the reason why there is none."""
     word = text.judged(row["verdict"], row["cause"])
     size = row["reason"] if text.absent(row["mean"]) else f"{text.signed(row['mean'])} nats"
@@ -110,18 +113,16 @@ def _table(study: Study) -> Table:
     ]
     caption = (
         "Contrasts of the final losses of one seed, over n seeds; below 0 is better. A main effect "
-        "is averaged over "
-        "the levels of the other factors, an interaction is the difference of two differences: "
-        "what the first level "
-        "does with the second, less what it does without. Intervals hold together within a kind "
-        f"({text.listing(each)}). m = {study.m or 0:g} nats for every kind."
+        "is averaged over the levels of the other factors, an interaction is the difference of two "
+        "differences: what the first level does with the second, less what it does without. "
+        f"Intervals hold together within a kind ({text.listing(each)}). m = {study.m or 0:g} nats "
+        "for every kind."
     )
     if (study.effects["kind"] == "simple").any():
         caption += (
             " A simple effect that starts at the baseline is the same contrast as an arm's line in "
-            "the verdict table."
-            " Its interval and its p differ from those there, as another number of statements must "
-            "hold together: "
+            "the verdict table. Its interval and its p differ from those there, as another number "
+            "of statements must hold together: "
             f"{text.plural(int((study.effects['kind'] == 'simple').sum()), 'simple effect')} here, "
             f"{text.plural(len(study.arms) - 1, 'arm')} there."
         )
@@ -138,7 +139,7 @@ def _table(study: Study) -> Table:
     return Table("effects", caption, frame, columns, stacked=True, mark="judged")
 
 
-def _notes(study: Study) -> list[Item]:
+def _reason_list(study: Study) -> list[Item]:
     """Why an effect could not be told, a line for all of which the same is to be said."""
     rows = study.effects.to_dict("records")
     if text.one_reason(rows):
@@ -203,10 +204,8 @@ def _figure(study: Study, lines: str, along: str) -> Figure | None:
     lost = means[means["n"] < means["planned"]]
     caption = (
         f"Final loss of every combination of {lines} and {along}{averaged}: mean over the seeds, "
-        "its 95 % interval, "
-        "and every seed as a small mark. Parallel lines: no interaction. The intervals hold what "
-        "seeds do to all cells "
-        "alike, which cancels in the effects above."
+        "its 95 % interval, and every seed as a small mark. Parallel lines: no interaction. The "
+        "intervals hold what seeds do to all cells alike, which cancels in the effects above."
     )
     if len(lost):
         caption += (
@@ -238,10 +237,12 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         frame["at"] = frame["along"].map(study.factors[along])
     good = seeds[seeds["state"] == "completed"]["loss"]
     shown = pd.concat([good if len(good) else seeds["loss"], means["low"], means["high"]]).dropna()
-    domain = near(float(shown.min()), float(shown.max()))
+    domain = padded_domain(float(shown.min()), float(shown.max()))
     # What stalled lies so far off that the rest would shrink to a dot: it stands at the edge.
     seeds["drawn"] = seeds["loss"].clip(*domain)
-    labels = marks.spelled([study.factors[along][place] for place in places], "round(datum.value)")
+    labels = marks.label_expression(
+        [study.factors[along][place] for place in places], "round(datum.value)"
+    )
     axis = alt.Axis(
         values=list(range(len(places))), labelExpr=labels, grid=False, tickSize=0, labelPadding=8
     )
@@ -260,16 +261,8 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         "high:Q|.4f": "to",
         "n:Q": "seeds",
     }
-    base = (
-        alt.Chart(data(means.dropna(subset=["mean"])))
-        .transform_filter(VISIBLE)
-        .encode(color=marks.color(order))
-    )
-    dots = (
-        alt.Chart(data(seeds))
-        .transform_filter(VISIBLE)
-        .mark_point(size=34, strokeWidth=1.3, opacity=0.7)
-    )
+    base = chart_of_visible(means.dropna(subset=["mean"])).encode(color=marks.arm_color(order))
+    dots = chart_of_visible(seeds).mark_point(size=34, strokeWidth=1.3, opacity=0.7)
     single = {
         "arm:N": lines,
         "at:N": along,
@@ -281,16 +274,16 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         dots.encode(
             x=x,
             y=alt.Y("drawn:Q", title="final loss (nats)", scale=scale),
-            color=marks.color(order),
-            shape=marks.states(),
-            tooltip=tooltip(single),
+            color=marks.arm_color(order),
+            shape=marks.outcome_shape(),
+            tooltip=tooltips(single),
         ),
         base.mark_line(strokeWidth=2).encode(x=x, y=y),
         base.mark_rule(strokeWidth=4, opacity=0.5).encode(
             x=x, y=alt.Y("low:Q", scale=scale, title="final loss (nats)"), y2="high:Q"
         ),
-        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, tooltip=tooltip(told)),
+        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, tooltip=tooltips(told)),
     ]
-    return marks.finish(
+    return marks.finish_chart(
         alt.layer(*layers), 300, f"Final loss over {along}, a line per level of {lines}."
     )

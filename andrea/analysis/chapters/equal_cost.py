@@ -1,44 +1,42 @@
-"""What an effect is worth, and what else differs: tokens saved, equal budgets, what is not matched,
-measured speed.
-"""
+"""Effects in tokens and at equal budgets, quantities that are not matched, measured speed."""
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
+from andrea.analysis.chapters.common import with_labels
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, numbers
 from andrea.analysis.tables import not_matched as notmatched
+from andrea.records.extras import BUDGETS, Budget
+from andrea.records.verdict import EqualCost
+from andrea.store.verdict_rows import VerdictRow
 from andrea.text import numbers as text
 
-BUDGETS = {"tokens": "equal tokens", "flops": "equal FLOPs", "time": "equal wall-clock time"}
-"""What the arms may have in common at the end of their schedules."""
+BUDGET_NAMES: dict[Budget, str] = {"flops": "equal FLOPs", "time": "equal wall-clock time"}
+QUANTITIES = ("mean", "low", "high", "level", "n")
+"""Numbers of a verdict that the table of equal budgets shows."""
 
 
-def tokens_saved(study: Study) -> list[Item]:
-    """Every effect as a share of the baseline's tokens; nothing where no rulers were trained."""
-    told = study.verdict.to_json().get("tokens_saved") or {}
+def tokens_saved_table(study: Study) -> list[Item]:
+    """Return every effect as a share of the baseline's tokens; nothing where no positive control
+    was trained.
+    """
     rows = []
     for arm in study.arms:
-        if arm in told:
-            found = told[arm]
-            low, high = found.get("interval") or (None, None)
-            row = {
-                "arm": arm,
-                "label": study.label(arm),
-                "saved": found.get("saved"),
-                "low": low,
-                "high": high,
-            }
-            keys = ("level", "n", "tokens")
-            rows.append(
-                row | {key: found.get(key) for key in keys} | {"reason": found.get("reason") or ""}
-            )
+        if arm in study.verdict.tokens_saved:
+            saved = study.verdict.tokens_saved[arm]
+            row = {"arm": arm, "label": study.label(arm), **asdict(saved)}
+            row["low"], row["high"] = saved.interval or (None, None)
+            rows.append(row)
     if not rows:
         return []
-    frame = _numeric(pd.DataFrame(rows), "saved", "low", "high", "level", "n", "tokens")
+    keys = ("saved", "low", "high", "level", "n", "tokens")
+    frame = _with_numbers(pd.DataFrame(rows), *keys).drop(columns="interval")
+    frame = frame[["arm", "label", *keys, "reason"]]
     columns = [
         Column("label", "arm"),
         numbers("saved", "tokens saved", text.share),
@@ -49,12 +47,10 @@ def tokens_saved(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "The effect in tokens: +20 % means that the arm ends at a loss for which the baseline "
-        "needs 1 / (1 − 0.2) "
-        "times its tokens; −20 %, that the arm takes 20 % more tokens than the baseline to that "
-        "loss. Converted by the "
-        "rulers, the baseline trained on half and on double the tokens with schedules that end "
-        "there; intervals by "
-        f"Fieller{_at_level(frame)}. Nothing is told beyond the budgets that were trained."
+        "needs 1 / (1 − 0.2) times its tokens; −20 %, that the arm takes 20 % more tokens than the "
+        "baseline to that loss. Converted by the rulers, the baseline trained on half and on "
+        f"double the tokens with schedules that end there; intervals by Fieller{_at_level(frame)}. "
+        "Nothing is told beyond the budgets that were trained."
     )
     return [Table("tokens-saved", caption, frame, columns, stacked=True)]
 
@@ -68,22 +64,18 @@ def _at_level(frame: pd.DataFrame) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def equal(study: Study) -> list[Item]:
-    """The comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that budget;
-    else n/a. Nothing where neither FLOPs nor time was asked for.
+def equal_budget_table(study: Study) -> list[Item]:
+    """Return the comparison at equal tokens, FLOPs and time, from runs whose schedule ends at that
+    budget, else n/a; nothing where neither FLOPs nor time was asked for.
     """
-    told = study.verdict.to_json().get("equal") or {}
     if not words.asked_extras(study).equal:
         return []
     rows = []
-    for row in study.verdicts.to_dict("records"):
-        if row["verdict"] != "baseline":
-            rows.append(_at_tokens(study, row))
-            rows += [
-                _at_budget(study, kind, row["arm"], told.get(kind) or {})
-                for kind in ("flops", "time")
-            ]
-    frame = _numeric(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
+    for row in study.judged:
+        if row.verdict != "baseline":
+            rows.append(_at_equal_tokens(study, row))
+            rows += [_at_budget(study, budget, row.arm) for budget in BUDGETS]
+    frame = _with_numbers(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
     columns = [
         Column("label", "arm"),
         Column("budget", "compared at"),
@@ -95,79 +87,75 @@ def equal(study: Study) -> list[Item]:
         Column("reason", "remark"),
     ]
     caption = (
-        f"Final loss against {study.baseline_label} at its own budget. Equal tokens "
-        "is the study's "
+        f"Final loss against {study.baseline_label} at its own budget. Equal tokens is the study's "
         "verdict; at equal FLOPs and at equal time the arm is trained again, on as many tokens as "
-        "cost the same, with "
-        "a schedule that ends there and at the rate that it was tuned to. n/a: not asked for, or "
-        "not trained to that "
-        "budget; nothing is read off the middle of a longer schedule."
+        "cost the same, with a schedule that ends there and at the rate that it was tuned to. n/a: "
+        "not asked for, or not trained to that budget; nothing is read off the middle of a longer "
+        "schedule."
     )
     return [Table("equal-budgets", caption, frame, columns, stacked=True, mark="word")]
 
 
-def _at_tokens(study: Study, row: dict[Any, Any]) -> dict[str, Any]:
+def _at_equal_tokens(study: Study, row: VerdictRow) -> dict[str, Any]:
     runs = study.replicates()
-    tokens = runs[runs["arm"] == row["arm"]]["tokens"].max()
-    told = {key: row[key] for key in ("mean", "low", "high", "level", "n")} | {"p": row["p_holm"]}
-    word = text.judged(row["verdict"], row["cause"])
-    common = {
-        "arm": row["arm"],
-        "label": row["label"],
-        "budget": BUDGETS["tokens"],
-        "tokens": tokens,
+    return {
+        "arm": row.arm,
+        "label": study.label(row.arm),
+        "budget": "equal tokens",
+        "tokens": runs[runs["arm"] == row.arm]["tokens"].max(),
+        **{key: getattr(row, key) for key in QUANTITIES},
+        "p": row.p_holm,
+        "word": text.judged(row.verdict, row.cause),
+        "reason": "",
     }
-    return common | told | {"word": word, "reason": ""}
 
 
-def _at_budget(study: Study, kind: str, arm: str, told: dict[str, Any]) -> dict[str, Any]:
-    found = told.get(arm)
-    row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGETS[kind]}
-    row |= dict.fromkeys(("tokens", "mean", "low", "high", "level", "n", "p"))
-    if found is None or "na" in found:
-        waits = kind in words.asked_extras(study).equal
-        reason = (found or {}).get("na") or (
-            "not trained yet" if waits else f"not asked for (--equal {kind})"
-        )
-        return row | {"word": "n/a", "reason": reason}
-    low, high = found.get("interval") or (None, None)
-    keys = ("tokens", "mean", "level", "n", "p")
-    row |= {key: found.get(key) for key in keys} | {"low": low, "high": high}
-    word = str(found.get("word") or text.NOTHING)
-    # The reasons of these words say the number over again.
-    reason = "" if word in ("better", "worse", "equivalent") else str(found.get("reason") or "")
-    return row | {"word": text.judged(word, str(found.get("cause") or "")), "reason": reason}
+def _at_budget(study: Study, budget: Budget, arm: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"arm": arm, "label": study.label(arm), "budget": BUDGET_NAMES[budget]}
+    outcome = study.verdict.equal.get(budget, {}).get(arm, EqualCost())
+    verdict = outcome.verdict
+    if verdict is None:
+        reason = "not trained yet"
+        if budget not in words.asked_extras(study).equal:
+            reason = f"not asked for (--equal {budget})"
+        return row | {"word": "n/a", "reason": outcome.na or reason}
+    row |= {key: getattr(verdict, key) for key in QUANTITIES}
+    # The reasons of these words repeat the number.
+    is_in_numbers = verdict.verdict in ("better", "worse", "equivalent")
+    return row | {
+        "tokens": outcome.tokens,
+        "p": verdict.p,
+        "word": text.judged(verdict.verdict, verdict.cause),
+        "reason": "" if is_in_numbers else verdict.reason,
+    }
 
 
 # ---- what is not matched
 # ---------------------------------------------------------------------------------------------
 
 
-def not_matched(study: Study) -> list[Item]:
-    """Everything beside the factor in which an arm differs from the baseline, whatever was
-    matched.
+def not_matched_table(study: Study) -> list[Item]:
+    """Return the table of all quantities beside the factor in which an arm differs from the
+    baseline, whatever was matched.
     """
-    rows = notmatched.rows(study)
+    rows = notmatched.not_matched_rows(study)
     if not rows:
         return []
-    frame = pd.DataFrame(rows, columns=list(notmatched.ROW))
-    frame.insert(1, "label", frame["arm"].map(study.label))
-    frame = _numeric(frame, "deviation", "low", "high")
+    frame = with_labels(study, pd.DataFrame(rows, columns=list(notmatched.ROW)))
+    frame = _with_numbers(frame, "deviation", "low", "high")
     columns = [
         Column("label", "arm"),
         Column("what", "quantity"),
-        Column(("baseline", "unit"), "baseline", _quantity),
-        Column(("arm_value", "unit"), "arm's", _quantity),
+        Column(("baseline", "unit"), "baseline", _format_quantity),
+        Column(("arm_value", "unit"), "arm's", _format_quantity),
         numbers("deviation", "deviation", text.relative),
         numbers(("low", "high"), "95 % interval", partial(text.between, show=text.relative)),
         Column("note", "how it came about"),
     ]
     caption = (
         "What an arm does not have in common with the baseline, beside what was asked for: a "
-        "difference in loss may be "
-        "due to any of it. Counts are exact and have no interval; a speed that was not measured is "
-        "listed, since it is "
-        "not known to be the same."
+        "difference in loss may be due to any of it. Counts are exact and have no interval; a "
+        "speed that was not measured is listed, since it is not known to be the same."
     )
     return [Table("not-matched", caption, frame, columns, stacked=True)]
 
@@ -184,7 +172,7 @@ _SHOW = {
 """How a value of a unit is written."""
 
 
-def _quantity(value: Any, unit: Any) -> str:
+def _format_quantity(value: Any, unit: Any) -> str:
     if text.absent(value):
         return text.NOTHING
     return _SHOW[unit](value) if unit in _SHOW else text.setting(value)
@@ -194,26 +182,27 @@ def _quantity(value: Any, unit: Any) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def speed(study: Study) -> list[Item]:
-    """Warm and interleaved measurements; nothing where none were made."""
-    told = study.speed.to_json().get("arms") or {}
+def speed_table(study: Study) -> list[Item]:
+    """Return the table of warm and interleaved measurements; nothing where none were made."""
     rows = []
     for arm in study.arms:
-        if arm in told:
-            ratio = (study.speed.to_json().get("ratio") or {}).get(arm) or {}
-            row = {"arm": arm, "label": study.label(arm), **told[arm], "ratio": ratio.get("ratio")}
-            rows.append(row | {"ratio_low": ratio.get("low"), "ratio_high": ratio.get("high")})
+        if arm in study.speed.arms:
+            row = {"arm": arm, "label": study.label(arm), **study.speed.arms[arm].to_json()}
+            ratio = study.speed.ratio.get(arm)
+            if ratio is not None:
+                row |= {"ratio": ratio.ratio, "ratio_low": ratio.low, "ratio_high": ratio.high}
+            rows.append(row)
     if not rows:
         return []
     quantities = (
         "step_s low high rounds compile_s tokens_per_s peak_memory_bytes tokens_per_s_low "
         "tokens_per_s_high ratio ratio_low ratio_high"
     )
-    frame = _numeric(pd.DataFrame(rows), *quantities.split())
+    frame = _with_numbers(pd.DataFrame(rows), *quantities.split())
     columns = [
         Column("label", "arm"),
-        numbers("step_s", "step (ms)", _ms),
-        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_ms)),
+        numbers("step_s", "step (ms)", _format_ms),
+        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_format_ms)),
         numbers("rounds", "rounds", text.count),
         numbers("tokens_per_s", "tokens/s", text.count),
         numbers(
@@ -233,13 +222,11 @@ def speed(study: Study) -> list[Item]:
         columns += [numbers(key, header, show)] if frame[key].notna().any() else []
     level = text.percent(study.speed.level)
     caption = (
-        f"Measured on {study.speed.device or 'this machine'}, {_torch(study)}"
-        f"{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in one "
-        "process, taking turns "
-        "round by round, so that what the machine does meanwhile strikes all alike. Medians over "
-        "rounds with "
-        f"{level} intervals; the ratio is the median of the ratios within rounds. Compilation is "
-        "not in the steps."
+        f"Measured on {study.speed.device or 'this machine'}, "
+        f"{_torch(study)}{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in "
+        "one process, taking turns round by round, so that what the machine does meanwhile strikes "
+        f"all alike. Medians over rounds with {level} intervals; the ratio is the median of the "
+        "ratios within rounds. Compilation is not in the steps."
     )
     return [Table("speed", caption, frame, columns)]
 
@@ -248,11 +235,11 @@ def _torch(study: Study) -> str:
     return f"torch {study.speed.torch}, " if study.speed.torch else ""
 
 
-def _ms(seconds: Any) -> str:
+def _format_ms(seconds: Any) -> str:
     return text.NOTHING if text.absent(seconds) else text.number(1000 * float(seconds), 2)
 
 
-def _numeric(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def _with_numbers(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
     for key in keys:
         frame[key] = pd.to_numeric(
             frame[key] if key in frame else pd.Series(index=frame.index, dtype="float64")

@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, finish, near, near_log, tooltip
+from andrea.analysis.figures.marks import (
+    chart_of_visible,
+    finish_chart,
+    inline_data,
+    padded_domain,
+    padded_log_domain,
+    tooltips,
+)
 from andrea.analysis.tables import curves as lines
 from andrea.analysis.tables.frames import RUNS
 from andrea.analysis.tables.run_view import RunView
@@ -29,12 +36,12 @@ QUANTITIES = {
 """Quantities of the layers' table and what they are called."""
 
 
-def row_of(run: RunView) -> dict[str, Any]:
-    """The run as a row of `RUNS`, every column there: None where there is no result to tell it."""
+def full_row(run: RunView) -> dict[str, Any]:
+    """Return the run as a row of `RUNS` with every column; None where there is no result."""
     return dict.fromkeys(RUNS) | run.row
 
 
-def rates(run: RunView) -> pd.DataFrame:
+def rate_curve(run: RunView) -> pd.DataFrame:
     """The learning rate as it was logged: tokens, lr. (`curves` has the peak rate in its column
     lr.)
     """
@@ -47,7 +54,7 @@ def rates(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "int64", "lr": "float64"})
 
 
-def notable(run: RunView) -> pd.DataFrame:
+def find_notable(run: RunView) -> pd.DataFrame:
     """What stands out along the training: what, tokens (where), value, told (the value in words).
 
     The first loss that was not finite with the last that was, the largest jump of the training loss
@@ -70,7 +77,7 @@ def notable(run: RunView) -> pd.DataFrame:
         if finite.any():
             last = train[finite & (train["tokens"] < first["tokens"])].tail(1)
             found += [
-                ("the last one before it", r["tokens"], r["loss"], _nats(r["loss"]))
+                ("the last one before it", r["tokens"], r["loss"], _format_nats(r["loss"]))
                 for r in last.to_dict("records")
             ]
     jumps = train["loss"].astype("float64").diff()
@@ -99,7 +106,7 @@ def notable(run: RunView) -> pd.DataFrame:
     good = evaluated[np.isfinite(evaluated["loss"].astype("float64"))]
     if len(good):
         at, end = good.iloc[int(np.argmin(good["loss"].to_numpy(dtype="float64")))], good.iloc[-1]
-        said = _nats(at["loss"])
+        said = _format_nats(at["loss"])
         if end["tokens"] > at["tokens"]:
             said += f"; at the end {text.signed(end['loss'] - at['loss'])}"
         found.append(("lowest evaluated loss", at["tokens"], at["loss"], said))
@@ -107,17 +114,21 @@ def notable(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "Int64", "value": "float64"})
 
 
-def _nats(value: Any) -> str:
+def _format_nats(value: Any) -> str:
     return f"{text.loss(value)} nats"
 
 
-def legend(run: RunView) -> dict[str, tuple[str, str]]:
+def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
     """The loss curves that there are, for `Figure.legend`."""
     there = set(run.curves["kind"])
-    return {kind: (NAMES[kind], theme.var(color)) for kind, color in KINDS.items() if kind in there}
+    return {
+        kind: (NAMES[kind], theme.css_color(color))
+        for kind, color in KINDS.items()
+        if kind in there
+    }
 
 
-def losses(run: RunView) -> dict[str, Any]:
+def draw_losses(run: RunView) -> dict[str, Any]:
     """Training and evaluated loss over the tokens, with the levels that a loss is measured by."""
     drawn = run.curves[["kind", "run_id", "tokens", "step", "loss"]].rename(columns={"kind": "arm"})
     train = lines.thin(drawn[drawn["arm"] == "train"])
@@ -128,7 +139,7 @@ def losses(run: RunView) -> dict[str, Any]:
     highest = max(
         float(ends.quantile(0.995)), float(levels["loss"].max()) if len(levels) else -np.inf
     )
-    domain = near(float(ends.min()), min(highest, float(ends.max())), 0.05)
+    domain = padded_domain(float(ends.min()), min(highest, float(ends.max())), 0.05)
     x = marks.tokens_axis(drawn["tokens"])
     y = alt.Y(
         "loss:Q",
@@ -136,32 +147,28 @@ def losses(run: RunView) -> dict[str, Any]:
         scale=alt.Scale(domain=domain, zero=False, nice=False),
         axis=alt.Axis(format=".3~f"),
     )
-    color = alt.Color(
-        "arm:N",
-        scale=alt.Scale(domain=list(KINDS), range=[theme.var(c) for c in KINDS.values()]),
-        legend=None,
-    )
+    color = marks.group_color(KINDS)
     words = {"arm:N": "curve", "tokens:Q|,d": "tokens", "step:Q|,d": "step", "loss:Q|.4f": "loss"}
-    first = alt.Chart(data(train)).transform_filter(VISIBLE)
-    second = alt.Chart(data(evaluated)).transform_filter(VISIBLE)
-    named = alt.Chart(data(levels))
+    first = chart_of_visible(train)
+    second = chart_of_visible(evaluated)
+    named = alt.Chart(inline_data(levels))
     layers = [
         named.mark_rule(strokeDash=[4, 4]).encode(y=y),
-        named.mark_text(align="right", dx=-4, dy=-6, fontSize=11, color=theme.var("muted")).encode(
-            y=y, x=alt.value(alt.ExprRef("width")), text="name:N"
-        ),
+        named.mark_text(
+            align="right", dx=-4, dy=-6, fontSize=11, color=theme.css_color("muted")
+        ).encode(y=y, x=alt.value(alt.ExprRef("width")), text="name:N"),
         first.mark_line(strokeWidth=1.1, clip=True).encode(x=x, y=y, color=color),
-        first.mark_point(size=30, opacity=0, clip=True).encode(x=x, y=y, tooltip=tooltip(words)),
+        first.mark_point(size=30, opacity=0, clip=True).encode(x=x, y=y, tooltip=tooltips(words)),
         second.mark_line(strokeWidth=2.2, clip=True).encode(x=x, y=y, color=color),
         second.mark_point(size=42, filled=True, opacity=1, clip=True).encode(
-            x=x, y=y, color=color, tooltip=tooltip(words)
+            x=x, y=y, color=color, tooltip=tooltips(words)
         ),
     ]
-    return finish(alt.layer(*layers), 320, "Training and evaluated loss over tokens trained.")
+    return finish_chart(alt.layer(*layers), 320, "Training and evaluated loss over tokens trained.")
 
 
 def _levels(run: RunView) -> pd.DataFrame:
-    row = row_of(run)
+    row = full_row(run)
     told = {
         "at initialisation": row["initial_loss"],
         "token frequencies alone": row["unigram_loss"],
@@ -174,7 +181,7 @@ def _levels(run: RunView) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "loss"])
 
 
-def along(
+def draw_along(
     frame: pd.DataFrame, key: str, title: str, *, log: bool = False, form: str = "~g"
 ) -> dict[str, Any] | None:
     """One quantity over the tokens; None where nothing of it can be drawn.
@@ -192,24 +199,24 @@ def along(
         return None
     kept = lines.thin(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
     low, high = float(kept["value"].min()), float(kept["value"].max())
-    domain = near_log(low, high) if log else [0.0, high * 1.05 or 1.0]
+    domain = padded_log_domain(low, high) if log else [0.0, high * 1.05 or 1.0]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
     axis = (
-        alt.Axis(values=marks.ticks_log(*domain), format=form)
+        alt.Axis(values=marks.log_ticks(*domain), format=form)
         if log
         else alt.Axis(format=form, tickCount=4)
     )
     x, y = marks.tokens_axis(frame["tokens"]), alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    base = alt.Chart(data(kept)).encode(x=x, y=y)
-    words = tooltip({"tokens:Q|,d": "tokens", "value:Q|.4~g": title})
+    base = alt.Chart(inline_data(kept)).encode(x=x, y=y)
+    words = tooltips({"tokens:Q|,d": "tokens", "value:Q|.4~g": title})
     layered = alt.layer(
-        base.mark_line(strokeWidth=1.6, color=theme.var("arm-1")),
+        base.mark_line(strokeWidth=1.6, color=theme.css_color("arm-1")),
         base.mark_point(size=30, opacity=0).encode(tooltip=words),
     )
-    return finish(layered, 150, f"{title} over tokens trained.")
+    return finish_chart(layered, 150, f"{title} over tokens trained.")
 
 
-def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
+def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     """A quantity as a map: block over tokens, the darker the larger (logarithmic); None where there
     is nothing above 0.
 
@@ -226,13 +233,13 @@ def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     ]
     drawn = drawn[drawn["tokens"].isin(kept)][["layer", "tokens", "value"]]
     low, high = float(drawn["value"].min()), float(drawn["value"].max())
-    domain = [low, high] if high > low else near_log(low, high)
+    domain = [low, high] if high > low else padded_log_domain(low, high)
     shown = alt.Legend(
         orient="top",
         title=QUANTITIES[quantity],
         gradientLength=180,
         format="~g",
-        values=_marked(*domain),
+        values=_few_ticks(*domain),
     )
     color = alt.Color(
         "value:Q",
@@ -242,24 +249,24 @@ def heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     axis = alt.Axis(format="~s", labelAngle=0, labelOverlap=True)
     words = {"tokens:Q|,d": "tokens", "layer:O": "block", "value:Q|.3~g": QUANTITIES[quantity]}
     tiles = (
-        alt.Chart(data(drawn))
+        alt.Chart(inline_data(drawn))
         .mark_rect()
         .encode(
             x=alt.X("tokens:O", title="tokens trained", axis=axis),
             y=alt.Y("layer:O", title="block (0: embedding)", sort="descending"),
             color=color,
-            tooltip=tooltip(words),
+            tooltip=tooltips(words),
         )
     )
     rows = drawn["layer"].nunique()
-    return finish(
+    return finish_chart(
         tiles, max(90, min(420, 22 * rows)), f"{QUANTITIES[quantity]} by block over tokens trained."
     )
 
 
-def _marked(low: float, high: float) -> list[float]:
+def _few_ticks(low: float, high: float) -> list[float]:
     """A few labels of a logarithmic colour scale."""
-    between = marks.ticks_log(low, high)
+    between = marks.log_ticks(low, high)
     return (
         between
         if len(between) <= 6
@@ -267,7 +274,7 @@ def _marked(low: float, high: float) -> list[float]:
     )
 
 
-def documents(frame: pd.DataFrame) -> dict[str, Any]:
+def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
     """Every document's loss, the hardest first.
 
     Args:
@@ -278,7 +285,7 @@ def documents(frame: pd.DataFrame) -> dict[str, Any]:
     y = alt.Y(
         "loss:Q",
         title="loss (nats)",
-        scale=alt.Scale(domain=near(loss.min(), loss.max()), nice=False),
+        scale=alt.Scale(domain=padded_domain(loss.min(), loss.max()), nice=False),
     )
     x = alt.X(
         "rank:Q",
@@ -286,9 +293,9 @@ def documents(frame: pd.DataFrame) -> dict[str, Any]:
         axis=alt.Axis(format="d", tickMinStep=1, grid=False),
     )
     words = {"document:N": "document", "tokens:Q|,d": "tokens", "loss:Q|.4f": "loss"}
-    dots = alt.Chart(data(drawn)).mark_point(
-        size=36, filled=True, opacity=0.75, color=theme.var("arm-1")
+    dots = alt.Chart(inline_data(drawn)).mark_point(
+        size=36, filled=True, opacity=0.75, color=theme.css_color("arm-1")
     )
-    return finish(
-        dots.encode(x=x, y=y, tooltip=tooltip(words)), 220, "Loss of every evaluated document."
+    return finish_chart(
+        dots.encode(x=x, y=y, tooltip=tooltips(words)), 220, "Loss of every evaluated document."
     )

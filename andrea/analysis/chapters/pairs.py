@@ -1,5 +1,5 @@
-"""The pairs behind a verdict: every seed, the arms by themselves, and what so many pairs can
-see.
+"""The pairs behind a verdict: every seed, the arms by themselves, and the smallest effect that
+these pairs can show.
 """
 
 from andrea.analysis.chapters import common as chapters
@@ -10,21 +10,18 @@ from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
 
 
-def per_seed(study: Study) -> list[Item]:
-    """A dot per pair, and the pairs as a table."""
+def pair_items(study: Study) -> list[Item]:
+    """Return the figure with a mark per pair, and the pairs as a table."""
     pairs = study.differences
     if pairs.empty:
         return []
     arms = [arm for arm in study.arms if arm != study.baseline]
     caption = (
-        "Each small mark is one seed: the arm's final loss minus that of "
-        f"{study.baseline_label} with "
-        "the same initial draws and batches. The tick is their mean, the thick line its "
-        "simultaneous interval. An arm "
-        "differs where the line misses 0 by more than the choice of rates may have cost, and does "
-        "not matter where it "
-        "lies inside the shaded band of ±m. No mean is "
-        "drawn before the verdict, and none of an arm of which a pair is not whole."
+        f"Each small mark is one seed: the arm's final loss minus that of {study.baseline_label} "
+        "with the same initial draws and batches. The tick is their mean, the thick line its "
+        "simultaneous interval. An arm differs where the line misses 0 by more than the choice of "
+        "rates may have cost, and does not matter where it lies inside the shaded band of ±m. No "
+        "mean is drawn before the verdict, and none of an arm of which a pair is not whole."
     )
     shown = pairs.assign(label=pairs["arm"].map(study.label))
     columns = [
@@ -39,9 +36,11 @@ def per_seed(study: Study) -> list[Item]:
     keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
     if (pairs["outcome"] == "stalled").any():
         keys["▽"] = "stalled, at the edge where it lies beyond"
-    spec = figures.differences(pairs, study.verdicts, study.m, study.arms, chapters.labels(study))
+    spec = figures.draw_differences(
+        pairs, study.verdicts, study.m, study.arms, chapters.arm_labels(study)
+    )
     return [
-        Figure("differences-per-seed", caption, spec, chapters.legend(study, arms), keys),
+        Figure("differences-per-seed", caption, spec, chapters.arm_legend(study, arms), keys),
         Table(
             "differences",
             f"Final loss of every pair; {int(pairs['ok'].sum())} of "
@@ -53,8 +52,8 @@ def per_seed(study: Study) -> list[Item]:
     ]
 
 
-def noise(study: Study) -> list[Item]:
-    """What the seeds alone do, and how many pairs m asks for."""
+def noise_items(study: Study) -> list[Item]:
+    """Return the noise of the seeds, and the number of pairs that the margin needs."""
     items: list[Item] = []
     frame = summaries.final_losses(study)
     base = frame[(frame["arm"] == study.baseline) & frame["sd"].notna()]
@@ -63,10 +62,8 @@ def noise(study: Study) -> list[Item]:
         items.append(
             Text(
                 f"Between its {row['n']} seeds the baseline's final loss has a standard deviation "
-                "of "
-                f"{text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is the "
-                "noise of their "
-                "differences."
+                f"of {text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is "
+                "the noise of their differences."
             )
         )
     judged = study.verdicts[study.verdicts["sd"].notna()]
@@ -91,10 +88,9 @@ def noise(study: Study) -> list[Item]:
     return items
 
 
-def by_themselves(study: Study) -> Table:
-    """The arms by themselves."""
-    frame = summaries.final_losses(study)
-    frame.insert(1, "label", frame["arm"].map(study.label))
+def final_loss_table(study: Study) -> Table:
+    """Return the final losses of the arms, each by itself."""
+    frame = chapters.with_labels(study, summaries.final_losses(study))
     columns = [
         Column("label", "arm"),
         numbers("n", "n", text.count),

@@ -20,23 +20,23 @@ vary.
 """
 
 
-def answer(study: Study) -> str:
+def write_answer(study: Study) -> str:
     """The answer in one conditional sentence, or what is still to be done before there is one."""
     rows = [row for row in study.verdicts.to_dict("records") if row["verdict"] != "baseline"]
     if not rows or all(row["verdict"] == "pending" for row in rows):
-        return _not_yet(study)
+        return _progress_sentence(study)
     reasons = dict.fromkeys(row["reason"] for row in rows)
     if all(row["verdict"] == "invalid" for row in rows) and len(reasons) == 1:
         return f"This study cannot answer: {rows[0]['reason']}."
     if len(rows) > 1:
-        said = _grouped(study, rows)
+        said = _group_clauses(study, rows)
     else:
-        said = _clause(study, rows[0])
+        said = _arm_clause(study, rows[0])
     given = REGIME if all(row["cause"] == "no rate trains" for row in rows) else f"{RATE}, {REGIME}"
     return f"{given[0].upper()}{given[1:]}, {said}."
 
 
-def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
+def _group_clauses(study: Study, rows: list[dict[Any, Any]]) -> str:
     """The arms by verdict; their numbers stand in the table below."""
     base = study.baseline_label
     groups: dict[tuple[str, str], list[dict[Any, Any]]] = {}
@@ -45,7 +45,7 @@ def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
     said = []
     for (word, cause), group in groups.items():
         if len(group) == 1 and word in ("unstable", "invalid"):
-            said.append(_clause(study, group[0]))
+            said.append(_arm_clause(study, group[0]))
             continue
         told = {
             "pending": "not judged yet",
@@ -63,7 +63,7 @@ def _grouped(study: Study, rows: list[dict[Any, Any]]) -> str:
     return "; ".join(said)
 
 
-def _not_yet(study: Study) -> str:
+def _progress_sentence(study: Study) -> str:
     runs = study.runs
     done = int((~runs["outcome"].isin(UNFINISHED)).sum())
     parts = [
@@ -79,14 +79,14 @@ def _not_yet(study: Study) -> str:
     return f"Not decided yet: {', '.join(parts)}."
 
 
-def _clause(study: Study, row: dict[Any, Any]) -> str:
+def _arm_clause(study: Study, row: dict[Any, Any]) -> str:
     arm, base = study.called(row["arm"]), study.baseline_label
     numbers = ""
     if not text.absent(row["mean"]):
         within = (
             ""
             if text.absent(row["low"])
-            else f", {simultaneous(study)} {text.interval(row['low'], row['high'])}"
+            else f", {interval_name(study)} {text.interval(row['low'], row['high'])}"
         )
         pairs = text.plural(int(row["n"]), "pair")
         numbers = f" ({text.signed(row['mean'])} nats of final loss{within}, n = {pairs})"
@@ -116,7 +116,7 @@ def asked_extras(study: Study) -> Extras:
     return study.asked | study.verdict.asked
 
 
-def notes(study: Study) -> list[str]:
+def verdict_notes(study: Study) -> list[str]:
     """What the verdict table has no room for, a line for the arms of which the same is to be
     said.
     """
@@ -138,7 +138,7 @@ def notes(study: Study) -> list[str]:
     return [f"{study.called(*arms)}: {note}." for note, arms in said.items()]
 
 
-def not_done(study: Study) -> list[str]:
+def list_not_done(study: Study) -> list[str]:
     """What the study was not asked for, so that a reader does not look for it, and how it is asked
     for.
     """
@@ -146,17 +146,15 @@ def not_done(study: Study) -> list[str]:
     if not extras.controls:
         lines.append(
             "Controls (--controls): one run repeated, the baseline with other initial weights, "
-            "which must change "
-            "nothing, and on half the tokens, which must show. Without them no effect is told in "
-            "tokens."
+            "which must change nothing, and on half the tokens, which must show. Without them no "
+            "effect is told in tokens."
         )
     if not extras.confirm:
         lines.append("A confirmation (--confirm): the verdict again, from fresh seeds alone.")
     if not extras.equal:
         lines.append(
             "Equal FLOPs, equal time (--equal flops,time): arms trained to budgets at which all "
-            "cost the same. At "
-            "equal tokens a dearer arm has had more computation."
+            "cost the same. At equal tokens a dearer arm has had more computation."
         )
     if study.is_decided and method != METHOD:
         lines.append(
@@ -166,20 +164,20 @@ def not_done(study: Study) -> list[str]:
     return lines
 
 
-def simultaneous(study: Study) -> str:
+def interval_name(study: Study) -> str:
     """What the printed intervals are: `simultaneous 95 % interval`."""
     return f"simultaneous {text.percent(1 - study.rules.alpha)} interval"
 
 
-STALLED = "at the end not 1\N{NO-BREAK SPACE}% below what the token frequencies alone give"
-"""What *stalled* means: `andrea.training.run_ending.STALL_SHARE`."""
+STALLED = "final loss less than 1\N{NO-BREAK SPACE}% below the unigram loss"
+"""Meaning of *stalled*: `andrea.training.run_ending.STALL_SHARE`."""
 
 
-def did_not_train(study: Study) -> str:
+def describe_untrained(study: Study) -> str:
     """What diverged or stalled, what stalled means, and what helps where the budget is what is
     short; else nothing.
     """
-    said = "; ".join(what_was_lost(study))
+    said = "; ".join(count_untrained(study))
     stalled = study.runs[study.runs["stalled"]]
     if stalled.empty:
         return said and f"{said}."
@@ -196,7 +194,7 @@ def did_not_train(study: Study) -> str:
             f"{said} No rate trained {study.called(*short)}, which the budget may be too short "
             f"for: {more}"
         )
-    if _only_too_low(study, stalled):
+    if _only_low_rates_stalled(study, stalled):
         return said
     falling = count_still_falling(study, stalled["run_id"])
     if 2 * falling > stalled["run_id"].nunique():
@@ -208,7 +206,7 @@ def did_not_train(study: Study) -> str:
     return said
 
 
-def _only_too_low(study: Study, stalled: pd.DataFrame) -> bool:
+def _only_low_rates_stalled(study: Study, stalled: pd.DataFrame) -> bool:
     """Whether all that stalled were tuning runs below the rate that was chosen: no budget is short
     of those.
     """
@@ -216,7 +214,7 @@ def _only_too_low(study: Study, stalled: pd.DataFrame) -> bool:
     return bool((stalled["phase"].eq("tune") & (stalled["lr"] < pd.to_numeric(chosen))).all())
 
 
-def what_was_lost(study: Study) -> list[str]:
+def count_untrained(study: Study) -> list[str]:
     """A line for every phase and the arms of which the same runs diverged or stalled."""
     kinds = {"tune": "run in tuning", "replicate": "replicate", "trial": "trial"}
     kinds |= {
@@ -247,7 +245,7 @@ def what_was_lost(study: Study) -> list[str]:
     ]
 
 
-def what_is_missing(study: Study) -> list[str]:
+def list_missing(study: Study) -> list[str]:
     """What a half-finished study lacks, in the order in which it will be done."""
     lines = []
     for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
@@ -279,7 +277,7 @@ def what_is_missing(study: Study) -> list[str]:
                     f"{study.called(arm)}: {text.plural(seeds - planned, 'replicate')} not planned "
                     "yet"
                 )
-        lines += _asked_and_missing(study)
+        lines += _missing_extras(study)
         if not study.is_decided:
             lines.append("the verdict: judged once, when every replicate is there")
     elif not study.is_decided:
@@ -287,7 +285,7 @@ def what_is_missing(study: Study) -> list[str]:
     return lines
 
 
-def _asked_and_missing(study: Study) -> list[str]:
+def _missing_extras(study: Study) -> list[str]:
     """Controls, confirmation and budgets that were asked for and are not planned or not judged."""
     judged, planned = study.verdict.asked, set(study.runs["phase"])
     wanted = []

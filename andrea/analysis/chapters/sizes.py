@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
+from andrea.analysis.figures import marks
+from andrea.analysis.figures.marks import chart_of_visible, inline_data, padded_domain, tooltips
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
 from andrea.text import numbers as text
@@ -46,35 +46,34 @@ SLOPES = {
 }
 
 
-def groups(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
-    """The ablations that were judged at several sizes (`board.question_key`), and what was left
-    out because its size is there twice: the latest counts.
+def group_by_question(studies: Sequence[Study]) -> tuple[list[Group], list[str]]:
+    """Return the ablations that were judged at several sizes (`board.question_key`), and a line for
+    each study that is left out, since a later one has its size.
     """
     by_question: dict[Any, Group] = {}
-    for study in studies:
-        if study.verdict.to_json().get("verdicts") and board.study_regime(study).parameters:
+    for study in sorted(studies, key=lambda study: study.about.created):
+        if study.verdict.verdicts and board.study_regime(study).parameters:
             by_question.setdefault(board.question_key(study), []).append(study)
-    found, said = [], []
-    for several in by_question.values():
-        latest = {
-            size(study): study for study in sorted(several, key=lambda study: study.about.created)
-        }
-        if len(latest) > 1:
-            found.append([latest[parameters] for parameters in sorted(latest)])
-            said += [
-                f"{s.path.name}: {latest[size(s)].path.name} is of the same size and later"
-                for s in several
-                if latest[size(s)] is not s
-            ]
-    return found, said
+    groups, left_out = [], []
+    for candidates in by_question.values():
+        latest = {baseline_parameters(study): study for study in candidates}
+        if len(latest) < 2:
+            continue
+        groups.append([latest[parameters] for parameters in sorted(latest)])
+        for study in candidates:
+            later = latest[baseline_parameters(study)]
+            if later is not study:
+                line = f"{study.path.name}: {later.path.name} is of the same size and later"
+                left_out.append(line)
+    return groups, left_out
 
 
-def size(study: Study) -> int:
+def baseline_parameters(study: Study) -> int:
     """Parameters of the baseline."""
     return int(board.study_regime(study).parameters or 0)
 
 
-def points(group: Group) -> pd.DataFrame:
+def effect_points(group: Group) -> pd.DataFrame:
     """Effects by size, columns as in `POINTS`; only those that the board shows with a mean."""
     found = []
     for study in group:
@@ -85,20 +84,22 @@ def points(group: Group) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)[list(POINTS)]
 
 
-def slopes(group: Group) -> pd.DataFrame:
+def fit_slopes(group: Group) -> pd.DataFrame:
     """How the effect of every arm moves with size, columns as in `SLOPES`."""
-    told, arms = points(group), [arm for arm in group[0].arms if arm != group[0].baseline]
+    told, arms = effect_points(group), [arm for arm in group[0].arms if arm != group[0].baseline]
     alpha = group[0].rules.alpha / max(1, len(arms))
     found = []
     for arm in arms:
         there = set(told[told["arm"] == arm]["study"])
         found.append(
-            _row(group[0], arm, _slope([s for s in group if s.path.name in there], arm, alpha))
+            _slope_row(
+                group[0], arm, _fit_arm([s for s in group if s.path.name in there], arm, alpha)
+            )
         )
     return pd.DataFrame(found, columns=list(SLOPES))
 
 
-def _slope(group: Group, arm: str, alpha: float) -> Slope:
+def _fit_arm(group: Group, arm: str, alpha: float) -> Slope:
     effects, regrets = [], []
     for study in group:
         pairs = study.differences[(study.differences["arm"] == arm) & study.differences["ok"]]
@@ -114,10 +115,10 @@ def _slope(group: Group, arm: str, alpha: float) -> Slope:
         return Slope(
             "refused", f"{'one size has' if group else 'no size has'} a mean that can be compared"
         )
-    return fit_slope([size(study) for study in group], effects, regrets, alpha)
+    return fit_slope([baseline_parameters(study) for study in group], effects, regrets, alpha)
 
 
-def _row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
+def _slope_row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
     low, high = found.interval or (None, None)
     told = {"slope": found.slope, "low": low, "high": high, "level": found.level, "p": found.p}
     row = {
@@ -131,22 +132,24 @@ def _row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
     return {**row, "sizes": len(found.n), "n": ", ".join(map(str, found.n)), "reason": found.reason}
 
 
-def figure(group: Group) -> dict[str, Any]:
+def draw_effects(group: Group) -> dict[str, Any]:
     """Effect over parameters (logarithmic): a point with its interval per size, joined where an arm
     has several.
     """
-    told, study = points(group), group[0]
+    told, study = effect_points(group), group[0]
     m = max(s.m or 0.0 for s in group)
     ends = pd.concat([told["low"], told["high"], told["mean"], pd.Series([0.0, m, -m])]).dropna()
-    domain = marks.near_log(float(told["parameters"].min()), float(told["parameters"].max()))
-    axis = alt.Axis(values=marks.ticks_log(*domain), format="~s", grid=False)
+    domain = marks.padded_log_domain(
+        float(told["parameters"].min()), float(told["parameters"].max())
+    )
+    axis = alt.Axis(values=marks.log_ticks(*domain), format="~s", grid=False)
     x = alt.X(
         "parameters:Q",
         title="parameters of the baseline",
         axis=axis,
         scale=alt.Scale(type="log", domain=domain, nice=False),
     )
-    scale = alt.Scale(domain=near(float(ends.min()), float(ends.max())), nice=False)
+    scale = alt.Scale(domain=padded_domain(float(ends.min()), float(ends.max())), nice=False)
     title = f"difference to {study.label(study.baseline or '')} (nats)"
     y = alt.Y("mean:Q", title=title, scale=scale, axis=alt.Axis(format="+.3~f"))
     words = {
@@ -158,22 +161,18 @@ def figure(group: Group) -> dict[str, Any]:
         "n:Q": "pairs",
         "verdict:N": "verdict",
     }
-    base = (
-        alt.Chart(data(told)).transform_filter(VISIBLE).encode(x=x, color=marks.color(study.arms))
-    )
-    band = alt.Chart(data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
+    base = chart_of_visible(told).encode(x=x, color=marks.arm_color(study.arms))
+    band = alt.Chart(inline_data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
     layers = [
-        band.mark_rect(opacity=0.16, color=theme.var("band")).encode(
-            y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
-        ),
+        marks.margin_band(band).encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"),
         band.mark_rule(strokeWidth=1.5).encode(y=alt.Y("zero:Q", title=title, scale=scale)),
-        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.dash(study.arms)),
+        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.arm_dash(study.arms)),
         base.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round").encode(
             y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
         ),
-        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltip(words)),
+        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltips(words)),
     ]
-    return marks.finish(
+    return marks.finish_chart(
         alt.layer(*layers),
         300,
         f"Effect of every arm of {study.name} over the number of parameters.",

@@ -1,4 +1,4 @@
-"""How often an arm does not train, and how much it minds its learning rate."""
+"""Stability of the arms in training, and their sensitivity to the learning rate."""
 
 from dataclasses import asdict
 from functools import partial
@@ -8,29 +8,29 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from andrea.analysis.chapters.common import legend
+from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
 from andrea.analysis.figures.marks import (
-    VISIBLE,
-    color,
-    dash,
-    data,
-    finish,
-    near,
-    near_log,
-    tooltip,
+    arm_color,
+    arm_dash,
+    chart_of_visible,
+    finish_chart,
+    padded_domain,
+    padded_log_domain,
+    tooltips,
 )
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
 from andrea.verdict.replicates import Replicate
+from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import measure_stability
 
 PHASES = {"tune": "tuning", "replicate": "replicates"}
 """Phases in which runs are counted."""
 
 
-def table(study: Study) -> pd.DataFrame:
+def stability_table(study: Study) -> pd.DataFrame:
     """Runs that diverged or stalled, as far as they are done: arm, label, phase, n, diverged,
     stalled, rate, low, high (Wilson 95 %).
     """
@@ -57,7 +57,7 @@ def _ended(run: dict[Any, Any]) -> Replicate:
 
 def chapter(study: Study) -> list[Item]:
     """Divergence and stall rates per arm and phase."""
-    frame = table(study)
+    frame = stability_table(study)
     if not frame["n"].any():
         return []
     columns = [
@@ -71,10 +71,8 @@ def chapter(study: Study) -> list[Item]:
     ]
     caption = (
         "Runs that diverged or stalled, by arm and phase, with Wilson's interval: 0 of n is not "
-        "never. Tuning tries "
-        "every rate on one seed, so that its share tells how wide the usable range is; the "
-        "replicates', on "
-        "every seed at the chosen rate, how often training fails."
+        "never. Tuning tries every rate on one seed, so that its share tells how wide the usable "
+        "range is; the replicates', on every seed at the chosen rate, how often training fails."
     )
     return [Table("stability", caption, frame, columns, stacked=True)]
 
@@ -83,31 +81,12 @@ def chapter(study: Study) -> list[Item]:
 # ---------------------------------------------------------------------------------------
 
 
-def sensitivity(study: Study) -> list[Item]:
-    """Value per arm, and the curve behind it; nothing before the verdict."""
-    told = study.verdict.to_json().get("sensitivity") or {}
+def sensitivity_items(study: Study) -> list[Item]:
+    """Return the sensitivity of every arm, and the curve behind it; nothing before the verdict."""
     rows = []
     for arm in study.arms:
-        if arm in told:
-            found = told[arm]
-            span = (
-                [min(found["rates"]), max(found["rates"])]
-                if found.get("rates")
-                else [np.nan, np.nan]
-            )
-            row = {"arm": arm, "label": study.label(arm), "from_rate": span[0], "to_rate": span[1]}
-            row |= {
-                key: np.nan if found.get(key) is None else found[key]
-                for key in ("value", "best", "n")
-            }
-            reason = found.get("reason") or ""
-            if (
-                found.get("value") is not None
-                and not study.trials[study.trials["arm"] == arm]["ok"].any()
-            ):
-                # What is bad at every rate is level, which is no sign of a wide valley.
-                row, reason = row | {"value": np.nan}, "trained at none of these rates"
-            rows.append(row | {"reason": reason})
+        if arm in study.verdict.sensitivity:
+            rows.append(_sensitivity_row(study, arm, study.verdict.sensitivity[arm]))
     if not rows:
         return []
     frame = pd.DataFrame(rows)
@@ -125,30 +104,41 @@ def sensitivity(study: Study) -> list[Item]:
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
         "Learning-rate sensitivity (Wortsman et al. 2023): the mean of min(loss, loss at "
-        "initialisation) over the grid "
-        "that all arms share, less the least of them. 0: every rate is as good as the best. n "
-        "rates of one run each on "
-        "one tuning seed, so it has no interval, and it depends on the grid."
+        "initialisation) over the grid that all arms share, less the least of them. 0: every rate "
+        "is as good as the best. n rates of one run each on one tuning seed, so it has no "
+        "interval, and it depends on the grid."
     )
     items: list[Item] = [Table("sensitivity", caption, frame, columns)]
-    return items + _figure(study, curve(study))
+    return items + _figure(study, sensitivity_curve(study))
 
 
-def curve(study: Study) -> pd.DataFrame:
-    """min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
-    told = study.verdict.to_json().get("sensitivity") or {}
+def _sensitivity_row(study: Study, arm: str, measured: Sensitivity) -> dict[str, Any]:
+    numbers = {"value": measured.value, "best": measured.best, "n": measured.n}
+    row: dict[str, Any] = {
+        "arm": arm,
+        "label": study.label(arm),
+        "from_rate": min(measured.rates, default=np.nan),
+        "to_rate": max(measured.rates, default=np.nan),
+        **{key: np.nan if number is None else number for key, number in numbers.items()},
+        "reason": measured.reason,
+    }
+    has_trained = study.trials[study.trials["arm"] == arm]["ok"].any()
+    if measured.value is not None and not has_trained:
+        # A curve that is bad at every rate is flat, which is no sign of a wide valley.
+        row |= {"value": np.nan, "reason": "trained at none of these rates"}
+    return row
+
+
+def sensitivity_curve(study: Study) -> pd.DataFrame:
+    """Return min(loss, loss at initialisation) over the common grid: arm, lr, loss (nats)."""
     rows = [
         {"arm": arm, "lr": lr, "loss": loss}
         for arm in study.arms
-        for lr, loss in zip(
-            (told.get(arm) or {}).get("rates") or [],
-            told.get(arm, {}).get("losses") or [],
-            strict=False,
-        )
+        if (measured := study.verdict.sensitivity.get(arm))
+        for lr, loss in zip(measured.rates, measured.losses, strict=False)
     ]
-    return pd.DataFrame(rows, columns=["arm", "lr", "loss"]).astype(
-        {"lr": "float64", "loss": "float64"}
-    )
+    frame = pd.DataFrame(rows, columns=["arm", "lr", "loss"])
+    return frame.astype({"lr": "float64", "loss": "float64"})
 
 
 def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
@@ -156,34 +146,31 @@ def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
         return []
     values = sorted(set(points["lr"].round(12)))
     scale = alt.Scale(
-        type="log", nice=False, domain=near_log(points["lr"].min(), points["lr"].max())
+        type="log", nice=False, domain=padded_log_domain(points["lr"].min(), points["lr"].max())
     )
     axis = alt.Axis(
         values=values, format="~r", labelOverlap="greedy", grid=False, labelSeparation=12
     )
     x = alt.X("lr:Q", title="peak learning rate (grid that all arms share)", scale=scale, axis=axis)
-    domain = near(float(points["loss"].min()), float(points["loss"].max()))
+    domain = padded_domain(float(points["loss"].min()), float(points["loss"].max()))
     y = alt.Y(
         "loss:Q",
         title="min(loss, loss at init) (nats)",
         scale=alt.Scale(domain=domain, nice=False, zero=False),
-        axis=alt.Axis(values=marks.ticks(domain[0], domain[1]), format=".3~f"),
+        axis=alt.Axis(values=marks.round_ticks(domain[0], domain[1]), format=".3~f"),
     )
     words = {"arm:N": "arm", "lr:Q|~r": "learning rate", "loss:Q|.4f": "min(loss, loss at init)"}
-    base = (
-        alt.Chart(data(points)).transform_filter(VISIBLE).encode(x=x, y=y, color=color(study.arms))
-    )
-    line = base.mark_line(strokeWidth=2).encode(strokeDash=dash(study.arms))
-    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltip(words))
+    base = chart_of_visible(points).encode(x=x, y=y, color=arm_color(study.arms))
+    line = base.mark_line(strokeWidth=2).encode(strokeDash=arm_dash(study.arms))
+    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltips(words))
     caption = (
         "The curve behind the number: what an arm loses, on the whole scale, at rates that are not "
-        "its own. A flat "
-        "curve forgives a wrong rate; one that climbs to the loss at initialisation has a cliff. "
-        "One run per rate."
+        "its own. A flat curve forgives a wrong rate; one that climbs to the loss at "
+        "initialisation has a cliff. One run per rate."
     )
-    spec = finish(
+    spec = finish_chart(
         alt.layer(line, dots),
         280,
         "Loss, at most that at initialisation, over the common learning rates.",
     )
-    return [Figure("sensitivity-curve", caption, spec, legend(study, points["arm"]))]
+    return [Figure("sensitivity-curve", caption, spec, arm_legend(study, points["arm"]))]

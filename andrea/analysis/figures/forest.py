@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import Channel, VegaSpec, chart_of_visible, tooltips
+from andrea.analysis.figures.marks import Channel, Layer, VegaSpec, chart_of_visible, tooltips
 from andrea.analysis.tables.leaderboard import verdict_words
 
 COLORS = {
@@ -101,7 +101,7 @@ def _prepare_plot(board: pd.DataFrame) -> ForestPlot:
     return ForestPlot(effects[columns], bands, lines[~is_effect][["line", "head"]], labels)
 
 
-def _plot_layers(plot: ForestPlot, y: alt.Y, x: Channel, color: alt.Color) -> list[alt.Chart]:
+def _plot_layers(plot: ForestPlot, y: alt.Y, x: Channel, color: alt.Color) -> list[Layer]:
     """Return the bands of ±m and the line at 0; means with their intervals, and in words the rows
     that have none; the studies' heads.
     """
@@ -123,10 +123,10 @@ def _plot_layers(plot: ForestPlot, y: alt.Y, x: Channel, color: alt.Color) -> li
     zero = alt.Chart(marks.inline_data(pd.DataFrame({"zero": [0.0]}))).mark_rule(strokeWidth=1.5)
     interval = measured.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round")
     mean = measured.mark_point(size=55, filled=True, opacity=1)
-    text = partial(dict, align="left", fontSize=11, limit=alt.ExprRef("width"))
-    words = unmeasured.mark_text(**text(fontStyle="italic"))
+    width = alt.ExprRef("width")
+    words = unmeasured.mark_text(align="left", fontSize=11, fontStyle="italic", limit=width)
     heads = alt.Chart(marks.inline_data(plot.heads)).mark_text(
-        **text(fontWeight="bold", color=theme.css_color("ink"))
+        align="left", fontSize=11, fontWeight="bold", limit=width, color=theme.css_color("ink")
     )
     return [
         bands.encode(y=y, x=x("low:Q"), x2="m:Q"),

@@ -36,15 +36,14 @@ RESAMPLES = 100
 
 
 def reason_without_importance(trials: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return why nothing can be said about importance; empty where it can."""
-    finished = int(trials["loss"].notna().sum())
+    """Return why there is no importance of parameters; empty where there is one."""
+    n_finished = int(trials["loss"].notna().sum())
     if len(names) < 2:
-        return "a single parameter has none to be compared with"
+        return "Parameter importance needs two parameters"
     if not trials["ok"].any():
-        return "no trial trained"
-    if finished < FEWEST:
-        few = text.plural(finished, "finished trial")
-        return f"{few} are too few to tell; from {FEWEST} on it is told"
+        return "Parameter importance needs a trial that trained"
+    if n_finished < FEWEST:
+        return f"Parameter importance needs {FEWEST} finished trials; there are {n_finished}"
     return ""
 
 
@@ -94,7 +93,7 @@ def optuna_distribution(values: pd.Series, searched: SearchedRange) -> "BaseDist
         return CategoricalDistribution(sorted({choice_text(value) for value in choices}))
     ends_whole = low.is_integer() and high.is_integer()
     if step is None and ends_whole and not searched.log and (values.astype(float) % 1 == 0).all():
-        step = 1
+        step = 1.0
     return FloatDistribution(low, high, log=searched.log, step=step)
 
 

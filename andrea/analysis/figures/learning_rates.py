@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VegaSpec, chart_of_visible, tooltips
+from andrea.analysis.figures.marks import Layer, VegaSpec, chart_of_visible, tooltips
 from andrea.records.study import Choice
 
 LEAST = 0.02
@@ -157,7 +157,7 @@ def _loss_axis(levels: LossLevels, n_failed: int) -> alt.Y:
     return alt.Y("drawn:Q", title=title, scale=scale, axis=axis)
 
 
-def _trial_dots(trials: pd.DataFrame) -> alt.Chart:
+def _trial_dots(trials: pd.DataFrame) -> Layer:
     titles = {
         "arm:N": "arm",
         "lr:Q|~r": "learning rate",
@@ -170,7 +170,7 @@ def _trial_dots(trials: pd.DataFrame) -> alt.Chart:
     return dots.encode(shape=marks.outcome_shape(), tooltip=tooltips(titles))
 
 
-def _chosen_rates(chosen: pd.DataFrame, x: alt.X, y: alt.Y, arms: Sequence[str]) -> list[alt.Chart]:
+def _chosen_rates(chosen: pd.DataFrame, x: alt.X, y: alt.Y, arms: Sequence[str]) -> list[Layer]:
     vertex = chart_of_visible(chosen)
     titles = {
         "arm:N": "arm",

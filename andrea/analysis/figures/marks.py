@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from andrea.analysis.figures import theme
-from andrea.analysis.formats.machine import write_csv_text
+from andrea.analysis.formats.machine import format_csv
 
 VegaSpec: TypeAlias = dict[str, Any]
 """A Vega-Lite specification as plain JSON values."""
@@ -17,6 +17,8 @@ Channel: TypeAlias = Callable[..., alt.X]
 """Makes a horizontal channel from its field alone: layers that share an axis must all describe it
 alike, or Vega-Lite mixes their descriptions.
 """
+Layer: TypeAlias = Any
+"""A chart, or a layer of one; altair's methods of marks have no types."""
 FEW = alt.ExprRef("clamp(round(width / 100), 2, 7)")
 """About how many ticks a horizontal axis has, by the width that the reader's screen leaves it."""
 WIDTH = 720
@@ -33,7 +35,7 @@ def inline_data(frame: pd.DataFrame) -> alt.InlineData:
     Six digits are enough to draw; files keep all.
     """
     kinds = {str(key): "number" for key in frame.columns if is_number_column(frame[key])}
-    values = write_csv_text(frame, "%.6g")
+    values = format_csv(frame, "%.6g")
     return alt.InlineData(values=values, format=alt.CsvDataFormat(type="csv", parse=kinds))
 
 
@@ -42,7 +44,7 @@ def is_number_column(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def chart_of_visible(frame: pd.DataFrame) -> alt.Chart:
+def chart_of_visible(frame: pd.DataFrame) -> Layer:
     """Return a chart of these rows, without the arms that the reader has hidden."""
     return alt.Chart(inline_data(frame)).transform_filter(VISIBLE)
 
@@ -99,7 +101,7 @@ def outcome_shape(column: str = "state", *, trained: bool = True) -> alt.Shape:
     return alt.Shape(f"{column}:N", scale=scale, legend=None)
 
 
-def margin_band(chart: alt.Chart) -> alt.Chart:
+def margin_band(chart: Layer) -> Layer:
     """Return the mark of the band of ±m, behind everything else."""
     return chart.mark_rect(opacity=0.16, color=theme.css_color("band"))
 
@@ -192,13 +194,13 @@ def tooltips(titles: Mapping[str, str]) -> list[alt.Tooltip]:
     """Return the tooltip of titles by `field:type` or `field:type|format`."""
     parts = []
     for key, title in titles.items():
-        field, _, form = key.partition("|")
-        formatted = {"format": form} if form else {}
-        parts.append(alt.Tooltip(field, title=title, **formatted))
+        field, _, number_format = key.partition("|")
+        part = alt.Tooltip(field, title=title)
+        parts.append(part.format(number_format) if number_format else part)
     return parts
 
 
-def finish_chart(chart: alt.Chart | alt.LayerChart, height: int, description: str) -> VegaSpec:
+def finish_chart(chart: Layer, height: int, description: str) -> VegaSpec:
     """Return the chart as a specification of this house's looks, with the parameter that the
     legend's buttons set.
     """

@@ -11,7 +11,7 @@ import pandas as pd
 
 from andrea.analysis.figures import marks, theme
 from andrea.analysis.figures.importances import TOP, choice_text
-from andrea.analysis.figures.marks import VegaSpec, chart_of_visible, tooltips
+from andrea.analysis.figures.marks import Layer, VegaSpec, chart_of_visible, tooltips
 from andrea.analysis.figures.sweep import searched_on_log_scale
 from andrea.records.study import SearchedRange
 from andrea.text import numbers as text
@@ -92,7 +92,7 @@ def _prepare_plot(
     return ParallelPlot(points, pd.DataFrame(ticks, columns=["place", "at", "tick"]), axes)
 
 
-def _plot_layers(plot: ParallelPlot) -> list[alt.Chart]:
+def _plot_layers(plot: ParallelPlot) -> list[Layer]:
     n_axes = len(plot.axes)
     short_names = [name.rpartition(".")[2].replace("_", " ") for name in plot.axes]
     axis = alt.Axis(
@@ -174,8 +174,7 @@ def axis_positions(
     low, high = domain
     width = np.log(high / low)
     labels = [
-        (float(np.log(tick / low) / width), text.rate(tick))
-        for tick in marks.log_ticks(low, high)
+        (float(np.log(tick / low) / width), text.rate(tick)) for tick in marks.log_ticks(low, high)
     ]
     return AxisPositions((np.log(numbers) - np.log(low)) / width, labels)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks
-from andrea.analysis.figures.marks import Channel, VegaSpec, chart_of_visible, tooltips
+from andrea.analysis.figures.marks import Channel, Layer, VegaSpec, chart_of_visible, tooltips
 from andrea.analysis.tables import curves as curve_tables
 
 
@@ -91,7 +91,7 @@ def _prepare_differences(
     return DifferencePlot(dots, means[columns], rows, margin, domain)
 
 
-def _margin_layers(m: float, x: Channel) -> list[alt.Chart]:
+def _margin_layers(m: float, x: Channel) -> list[Layer]:
     """Return the line at 0 and, behind it, the band of ±m."""
     limits = pd.DataFrame({"zero": [0.0], "low": [-m], "high": [m]})
     base = alt.Chart(marks.inline_data(limits))
@@ -100,7 +100,7 @@ def _margin_layers(m: float, x: Channel) -> list[alt.Chart]:
     return [band, zero] if m else [zero]
 
 
-def _mean_layers(means: pd.DataFrame, x: Channel) -> list[alt.Chart]:
+def _mean_layers(means: pd.DataFrame, x: Channel) -> list[Layer]:
     """Return the simultaneous interval of every arm as a thick line, its mean as a tick."""
     titles = {
         "arm:N": "arm",
@@ -115,7 +115,7 @@ def _mean_layers(means: pd.DataFrame, x: Channel) -> list[alt.Chart]:
     return [interval.encode(x=x("low:Q"), x2="high:Q"), tick.encode(x=x("mean:Q"))]
 
 
-def _pair_dots(pairs: pd.DataFrame, x: Channel) -> alt.Chart:
+def _pair_dots(pairs: pd.DataFrame, x: Channel) -> Layer:
     """Return a mark per seed, spread within the arm's row."""
     titles = {
         "arm:N": "arm",
@@ -176,7 +176,7 @@ def draw_loss_curves(
     y_seed = alt.Y("loss:Q", title=title)
     x = marks.tokens_axis(plot.seeds["tokens"])
     color = marks.arm_color(arms)
-    band, *means = _mean_curves(plot.means, y, arms, f"{sign}.4f")
+    band, *means = _mean_curves(plot.means, y, title, arms, f"{sign}.4f")
     seeds = _seed_lines(plot.seeds).encode(y=y_seed, color=color)
     layers = [layer.encode(x=x) for layer in (band, seeds, *means)]
     if difference:
@@ -217,7 +217,7 @@ def _curve_domain(curves: pd.DataFrame, lost: set[str], difference: bool) -> lis
     return marks.padded_domain(low, min(without_spikes, high), 0.04)
 
 
-def _seed_lines(seeds: pd.DataFrame) -> alt.Chart:
+def _seed_lines(seeds: pd.DataFrame) -> Layer:
     # A number for a run: its id at every point would be most of the page.
     numbered = seeds[["arm", "tokens", "loss"]].assign(run=pd.factorize(seeds["run_id"])[0])
     lines = chart_of_visible(numbered).mark_line(strokeWidth=0.7, opacity=0.45, clip=True)
@@ -225,8 +225,8 @@ def _seed_lines(seeds: pd.DataFrame) -> alt.Chart:
 
 
 def _mean_curves(
-    means: pd.DataFrame, y: alt.Y, arms: Sequence[str], number_format: str
-) -> list[alt.Chart]:
+    means: pd.DataFrame, y: alt.Y, title: str, arms: Sequence[str], number_format: str
+) -> list[Layer]:
     """Return the range between an arm's seeds, their mean, and a point with a tooltip at every
     logged step.
     """
@@ -246,13 +246,13 @@ def _mean_curves(
     line = base.mark_line(strokeWidth=2.2, clip=True, interpolate="linear")
     dots = base.mark_point(size=size, filled=True, opacity=opacity, clip=True)
     return [
-        band.encode(y=alt.Y("low:Q", title=y.title), y2="high:Q", fill=marks.arm_fill(arms)),
+        band.encode(y=alt.Y("low:Q", title=title), y2="high:Q", fill=marks.arm_fill(arms)),
         line.encode(y=y, color=color, strokeDash=marks.arm_dash(arms)),
         dots.encode(y=y, color=color, tooltip=tooltips(titles)),
     ]
 
 
-def _lost_dots(lost: pd.DataFrame) -> alt.Chart:
+def _lost_dots(lost: pd.DataFrame) -> Layer:
     """Return marks where the curves of runs end that diverged or stalled."""
     titles = {
         "arm:N": "arm",
@@ -325,10 +325,11 @@ def layer_means(layers: pd.DataFrame) -> pd.DataFrame:
     not in it.
     """
     moments = {"initialisation": layers["tokens"].min(), "end": layers["tokens"].max()}
-    parts = []
+    parts: list[pd.DataFrame] = []
     for moment, tokens in moments.items():
         grouped = layers[layers["tokens"] == tokens].groupby(["arm", "layer"], sort=False)["value"]
         means = grouped.agg(mean="mean", low="min", high="max", n="count").reset_index()
         means.insert(1, "moment", moment)
         parts.append(means)
-    return pd.concat(parts, ignore_index=True)
+    table: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return table

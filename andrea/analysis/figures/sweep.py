@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VegaSpec, tooltips
+from andrea.analysis.figures.marks import Layer, VegaSpec, tooltips
 from andrea.records.study import SearchedRange
 
 LOSS_TITLE = "loss on the tune part (nats)"
@@ -83,7 +83,7 @@ def _loss_axis(drawn: pd.DataFrame) -> alt.Y:
     return alt.Y("shown:Q", title=LOSS_TITLE, scale=scale)
 
 
-def _trial_dots(drawn: pd.DataFrame, more_titles: Mapping[str, str]) -> alt.Chart:
+def _trial_dots(drawn: pd.DataFrame, more_titles: Mapping[str, str]) -> Layer:
     titles = {"trial:Q": "trial", "loss:Q|.4f": "loss", "outcome:N": "outcome", **more_titles}
     columns = ["trial", "loss", "shown", "outcome", *(key.split(":")[0] for key in more_titles)]
     finite = drawn[columns].replace([np.inf], np.nan)

@@ -47,15 +47,15 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
 def css_color(name: str) -> str:
-    """Return a colour of the page: SVG resolves it where it is shown, so one drawing serves light, dark
-    and print.
+    """Return a colour of the page: SVG resolves it where it is shown, so one drawing serves light,
+    dark and print.
     """
     return f"var(--{name})"
 
 
 def resolve_colors(text: str) -> str:
-    """Return a specification or an SVG with every variable replaced by its light value, for files that
-    stand alone.
+    """Return a specification or an SVG with every variable replaced by its light value, for files
+    that stand alone.
     """
     for name, value in LIGHT.items():
         text = text.replace(css_color(name), value)
@@ -73,8 +73,8 @@ def arm_dashes(arms: Sequence[str]) -> dict[str, list[int]]:
 
 
 def vega_config() -> dict[str, Any]:
-    """Return the Vega-Lite configuration: the page's ground, quiet axes, no legend (the page has its own, of
-    buttons).
+    """Return the Vega-Lite configuration: the page's ground, quiet axes, no legend (the page has
+    its own, of buttons).
     """
     axis = {
         "labelColor": css_color("muted"),

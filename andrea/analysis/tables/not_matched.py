@@ -1,14 +1,15 @@
-"""What is not matched between arms: everything beside the factor in which an arm differs from the
-baseline.
+"""Quantities that are not matched between arms: all beside the factor in which an arm differs from
+the baseline.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from andrea.analysis.load import Study
 from andrea.config import dotted
+from andrea.records.study import ResolvedArm, StudySpeed
 from andrea.text.numbers import count, plural, rate
 
 ROW = {
@@ -24,7 +25,7 @@ ROW = {
     "high": "float: upper end",
     "note": "str: how it came about, or why it is not known",
 }
-"""What a row says."""
+"""Fields of a row."""
 NOISE = {"cuda": 0.01, "cpu": 0.05}
 """Two trainings of the same model differ by about so much in peak memory: on a CPU it is that of
 the whole process.
@@ -33,181 +34,152 @@ TUNED = {"train.lr", "seed", "init_seed", "data_seed", "dropout_seed"}
 """Settings that every run sets by itself."""
 
 Row = dict[str, Any]
-Pair = tuple[Any, Any]
-"""Of the baseline and of the arm."""
 
 
-def rows(study: Study) -> list[Row]:
-    """One row (ROW) per arm and quantity that differs from the baseline's, arm by arm; what the
-    ablation asked to differ is left out. A speed that was not measured has a row too: it is not
-    known to be matched.
+class Pair(NamedTuple):
+    """A quantity of the baseline and of an arm."""
 
-    Works on studies in any state: what is not known yet is not listed.
+    baseline: Any
+    arm: Any
+
+
+def not_matched_rows(study: Study) -> list[Row]:
+    """Return one row (ROW) per arm and quantity that differs from the baseline's, arm by arm,
+    without what the ablation asked to differ.
+
+    A speed that was not measured has a row too: it is not known to be matched. A study may be in
+    any state: what is not known yet is not listed.
     """
-    base, arms = study.baseline, study.resolved.to_json().get("arms", {})
-    if base is None or base not in arms:
+    baseline, arms = study.baseline, study.resolved.arms
+    if baseline is None or baseline not in arms:
         return []
-    found: list[Row] = []
+    rows: list[Row] = []
     for arm in study.arms:
-        if arm != base and arm in arms:
-            found += _counted(arm, arms[arm], arms[base])
-            found += _settings(study, arm, base)
-            found += _tuned(study, arm, base)
-            found += _measured(study, arm, base)
-    return found
+        if arm != baseline and arm in arms:
+            rows += _counts(arm, arms[arm], arms[baseline])
+            rows += _settings(study, arm, baseline)
+            rows += _tuning(study, arm, baseline)
+            rows += _measurements(study, arm, baseline)
+    return rows
 
 
-def _counted(arm: str, mine: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Row]:
-    """Parameters, in all and by group, and operations."""
-    own, other = mine.get("parameters") or {}, base.get("parameters") or {}
+def _counts(arm: str, resolved: ResolvedArm, baseline: ResolvedArm) -> Iterator[Row]:
+    """Yield parameters, in all and by group, and operations."""
+    own, other = resolved.parameters, baseline.parameters
     if own and other:
-        yield from _if_other(
-            arm, "parameters", "parameters", (sum(other.values()), sum(own.values()))
-        )
+        total = Pair(sum(other.values()), sum(own.values()))
+        yield from _row_if_different(arm, "parameters", "parameters", total)
         for group in dict.fromkeys([*other, *own]):
-            what = f"parameters: {group.replace('_', ' ')}"
-            yield from _if_other(arm, what, "parameters", (other.get(group, 0), own.get(group, 0)))
-    flops = base.get("flops_per_token"), mine.get("flops_per_token")
-    yield from _if_other(arm, "FLOPs per token", "FLOPs per token", flops)
+            quantity = f"parameters: {group.replace('_', ' ')}"
+            pair = Pair(other.get(group, 0), own.get(group, 0))
+            yield from _row_if_different(arm, quantity, "parameters", pair)
+    flops = Pair(baseline.flops_per_token, resolved.flops_per_token)
+    yield from _row_if_different(arm, "FLOPs per token", "FLOPs per token", flops)
 
 
-def _settings(study: Study, arm: str, base: str) -> Iterator[Row]:
-    """Resolved settings that neither arm was asked to have."""
-    resolved = study.resolved.to_json().get("arms", {})
-    declared: Mapping[str, Any] = study.asked_yaml.get("arms") or {}
+def _settings(study: Study, arm: str, baseline: str) -> Iterator[Row]:
+    """Yield resolved settings that neither arm was asked to have."""
+    declared = study.protocol.arms
     asked = {
-        path for name in (arm, base) for path in dotted((declared.get(name) or {}).get("set") or {})
+        path for name in (arm, baseline) if name in declared for path in dotted(declared[name].set)
     }
-    own, other = (dotted(resolved[name].get("config") or {}) for name in (arm, base))
-    solved = resolved[arm].get("solved") or {}
-    for path in dict.fromkeys([*other, *own]) if own and other else ():
+    own, other = (dotted(study.resolved.arms[name].config) for name in (arm, baseline))
+    if not own or not other:
+        return
+    solved = study.resolved.arms[arm].solved
+    for path in dict.fromkeys([*other, *own]):
         if path in asked | TUNED:
             continue
         note = "follows from what was asked"
-        if path == solved.get("setting"):
-            note = (
-                f"solved for by the matching rule: {count(solved['was'])} → "
-                f"{count(solved['became'])}"
-            )
-        yield from _if_other(arm, path, "setting", (other.get(path), own.get(path)), note)
+        if solved is not None and path == solved.setting:
+            note = f"solved for by the matching rule: {count(solved.was)} → {count(solved.became)}"
+        pair = Pair(other.get(path), own.get(path))
+        yield from _row_if_different(arm, path, "setting", pair, note)
 
 
-def _tuned(study: Study, arm: str, base: str) -> Iterator[Row]:
-    """The chosen rate, where it was searched, and how many rates were any good."""
-    lr = _both(base, arm, lambda name: study.choice(name).lr)
+def _tuning(study: Study, arm: str, baseline: str) -> Iterator[Row]:
+    """Yield the chosen rate, where it was searched, and how many rates trained."""
+    lr = Pair(study.choice(baseline).lr, study.choice(arm).lr)
     if None not in lr:
-        yield from _if_other(arm, "learning rate", "rate", lr, "tuned, by the same rule")
+        yield from _row_if_different(arm, "learning rate", "rate", lr, "tuned, by the same rule")
     common = study.rules.center
-    centers = _both(base, arm, lambda name: study.centers.get(name, common))
-    yield from _if_other(
-        arm, "centre of the grid", "rate", centers, "declared before the first run"
-    )
+    centers = Pair(study.centers.get(baseline, common), study.centers.get(arm, common))
+    note = "declared before the first run"
+    yield from _row_if_different(arm, "centre of the grid", "rate", centers, note)
     tuning = study.runs[study.runs["phase"] == "tune"]
-    tried = {name: tuning[tuning["arm"] == name] for name in (base, arm)}
-    if all(len(runs) for runs in tried.values()):
-        yield from _if_other(
-            arm, "tuning runs", "runs", _both(base, arm, lambda name: len(tried[name]))
-        )
-        good = _both(base, arm, lambda name: int(tried[name]["ok"].sum()))
-        yield from _if_other(arm, "tuning runs that were good", "runs", good, _bad(tried[arm]))
+    runs = Pair(tuning[tuning["arm"] == baseline], tuning[tuning["arm"] == arm])
+    if len(runs.baseline) and len(runs.arm):
+        number = Pair(len(runs.baseline), len(runs.arm))
+        yield from _row_if_different(arm, "tuning runs", "runs", number)
+        good = Pair(int(runs.baseline["ok"].sum()), int(runs.arm["ok"].sum()))
+        note = _untrained_rates(runs.arm)
+        yield from _row_if_different(arm, "successful tuning runs", "runs", good, note)
 
 
-def _measured(study: Study, arm: str, base: str) -> Iterator[Row]:
-    """Text, memory and speed of the replicates."""
+def _measurements(study: Study, arm: str, baseline: str) -> Iterator[Row]:
+    """Yield text, memory and speed of the replicates."""
     replicates = study.replicates()
     completed = replicates[replicates["outcome"] == "completed"]
-    both = [completed[completed["arm"] == name] for name in (base, arm)]
-    for key, what in (("tokens", "tokens trained"), ("unique_tokens", "unique tokens trained")):
-        one, other = (runs[key].dropna() for runs in both)
-        if len(one) and len(other):
-            values = (round(one.mean()), round(other.mean()))
-            yield from _if_other(
-                arm, what, "tokens", values, f"mean of {plural(len(other), 'replicate')}"
-            )
-    one, other = (runs["peak_memory_bytes"].dropna() for runs in both)
-    apart = len(one) and len(other) and (one.max() < other.min() or other.max() < one.min())
-    if apart:
-        config = study.resolved.to_json().get("arms", {})[base].get("config") or {}
-        noise = NOISE.get((config.get("train") or {}).get("device", "cpu"), 0.0)
-        note = f"median of {plural(len(other), 'replicate')}; ranges do not overlap"
-        yield from _if_other(
-            arm, "peak memory", "bytes", (int(one.median()), int(other.median())), note, noise
-        )
-    yield from _speed(study.speed.to_json(), arm, base)
+    base_runs, arm_runs = (completed[completed["arm"] == name] for name in (baseline, arm))
+    for key, quantity in (("tokens", "tokens trained"), ("unique_tokens", "unique tokens trained")):
+        base, own = base_runs[key].dropna(), arm_runs[key].dropna()
+        if len(base) and len(own):
+            means = Pair(round(base.mean()), round(own.mean()))
+            note = f"mean of {plural(len(own), 'replicate')}"
+            yield from _row_if_different(arm, quantity, "tokens", means, note)
+    base, own = base_runs["peak_memory_bytes"].dropna(), arm_runs["peak_memory_bytes"].dropna()
+    if len(base) and len(own) and (base.max() < own.min() or own.max() < base.min()):
+        train = study.resolved.arms[baseline].config.get("train", {})
+        noise = NOISE.get(train.get("device", "cpu"), 0.0)
+        medians = Pair(int(base.median()), int(own.median()))
+        note = f"median of {plural(len(own), 'replicate')}; ranges do not overlap"
+        yield from _row_if_different(arm, "peak memory", "bytes", medians, note, noise)
+    yield from _speed(study.speed, arm, baseline)
 
 
-def _speed(speed: Mapping[str, Any], arm: str, base: str) -> Iterator[Row]:
-    """Tokens per second, side by side, where the interval excludes equality."""
-    arms, told = speed.get("arms") or {}, (speed.get("ratio") or {}).get(arm)
-    if told is None or arm not in arms or base not in arms:
-        note = "not measured; --controls and --equal time measure it"
-        yield dict.fromkeys(ROW) | {
-            "arm": arm,
-            "what": "tokens per second",
-            "unit": "tokens/s",
-            "note": note,
-        }
+def _speed(speed: StudySpeed, arm: str, baseline: str) -> Iterator[Row]:
+    """Yield tokens per second, measured side by side, where the interval excludes equality."""
+    row = dict.fromkeys(ROW) | {"arm": arm, "what": "tokens per second", "unit": "tokens/s"}
+    ratio, own, base = speed.ratio.get(arm), speed.arms.get(arm), speed.arms.get(baseline)
+    is_measured = own and base and own.step_s and base.step_s
+    if not is_measured or ratio is None or own is None or base is None:
+        yield row | {"note": "not measured; --controls and --equal time measure it"}
         return
-    mine, other = arms[arm], arms[base]
     # Tokens of a step may differ; the ratio within rounds is known better than that of two medians.
-    share = mine["tokens_per_s"] * mine["step_s"] / (other["tokens_per_s"] * other["step_s"])
-    deviation, low, high = (
-        None if told[key] is None else share / told[key] - 1 for key in ("ratio", "high", "low")
-    )
+    own_tokens = (own.tokens_per_s or 0.0) * (own.step_s or 0.0)
+    base_tokens = (base.tokens_per_s or 0.0) * (base.step_s or 0.0)
+    share = own_tokens / base_tokens
+    # A longer step is a lower speed: the ends change places.
+    low = None if ratio.high is None else share / ratio.high - 1
+    high = None if ratio.low is None else share / ratio.low - 1
     if low is not None and high is not None and low <= 0 <= high:
         return
     note = (
-        f"warm, interleaved, on {speed.get('device')}; deviation: median within "
-        f"{plural(mine['rounds'], 'round')}"
+        f"warm, interleaved, on {speed.device}; deviation: median within "
+        f"{plural(own.rounds or 0, 'round')}"
     )
-    yield {
-        "arm": arm,
-        "what": "tokens per second",
-        "unit": "tokens/s",
-        "baseline": other["tokens_per_s"],
-        "arm_value": mine["tokens_per_s"],
-        "deviation": deviation,
-        "low": low,
-        "high": high,
-        "note": note,
-    }
+    row |= {"baseline": base.tokens_per_s, "arm_value": own.tokens_per_s}
+    yield row | {"deviation": share / ratio.ratio - 1, "low": low, "high": high, "note": note}
 
 
-def _both(base: str, arm: str, of: Callable[[str], Any]) -> Pair:
-    return of(base), of(arm)
-
-
-def _if_other(
-    arm: str, what: str, unit: str, values: Pair, note: str = "", tolerance: float = 0.0
+def _row_if_different(
+    arm: str, quantity: str, unit: str, pair: Pair, note: str = "", tolerance: float = 0.0
 ) -> Iterator[Row]:
-    """The row of a quantity, if the arm's differs from the baseline's by more than the tolerance (a
-    share).
+    """Yield the row of a quantity, if the arm's differs from the baseline's by more than the
+    tolerance (a share).
     """
-    baseline, mine = values
-    if baseline == mine:
+    if pair.baseline == pair.arm:
         return
-    numbers = all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in (baseline, mine)
-    )
-    deviation = float(mine) / float(baseline) - 1 if numbers and baseline else None
-    if deviation is not None and abs(deviation) <= tolerance:
-        return
-    told = {
-        "arm": arm,
-        "what": what,
-        "unit": unit,
-        "baseline": baseline,
-        "arm_value": mine,
-        "deviation": deviation,
-    }
-    yield {**told, "low": None, "high": None, "note": note}
+    is_number = all(isinstance(n, int | float) and not isinstance(n, bool) for n in pair)
+    deviation = float(pair.arm) / float(pair.baseline) - 1 if is_number and pair.baseline else None
+    if deviation is None or abs(deviation) > tolerance:
+        row = dict.fromkeys(ROW) | {"arm": arm, "what": quantity, "unit": unit, "note": note}
+        yield row | {"baseline": pair.baseline, "arm_value": pair.arm, "deviation": deviation}
 
 
-def _bad(tuning: pd.DataFrame) -> str:
-    """The rates of tuning runs that were no good."""
-    lost = tuning[~tuning["ok"] & tuning["outcome"].isin(["completed", "diverged"])]
-    return (
-        f"diverged or stalled at {', '.join(rate(lr) for lr in sorted(lost['lr']))}"
-        if len(lost)
-        else ""
-    )
+def _untrained_rates(tuning: pd.DataFrame) -> str:
+    """Word the rates of tuning runs that did not train."""
+    untrained = tuning[~tuning["ok"] & tuning["outcome"].isin(["completed", "diverged"])]
+    if untrained.empty:
+        return ""
+    return f"diverged or stalled at {', '.join(map(rate, sorted(untrained['lr'])))}"

@@ -161,10 +161,10 @@ def legend(traced: Traced, share: str = "of stream") -> str:
     )
     if traced["model"]["config"]["residual"] == "off":
         return f"{said}."
-    whole = "with what the norms move all make" if _moved(traced["steps"]) else "all make"
+    norms = ", with what the norms move" if _moved(traced["steps"]) else ""
     return (
-        f"{said}; of the way: part of the way from the first stream to the last, {whole} "
-        f"100\N{NO-BREAK SPACE}%."
+        f"{said}; of the way: part of the way from the first stream to the last; the parts sum to "
+        f"100\N{NO-BREAK SPACE}%{norms}."
     )
 
 

@@ -79,7 +79,7 @@ class Ablation(Sections):
     """The claim in verdicts: by arm the words that support it, one or several, as in `{post:
     [worse, unstable]}`; any other word that decides something contradicts it. Of a factorial design
     also by interaction, `level × level`: worse where together they cost more than the sum of both.
-    The report `claims` reads it; it is no part of the digest.
+    The report `claims` reads it; the digest leaves it out.
     """
     why: str = ""
     """The reason that is given for the claim."""
