@@ -108,6 +108,32 @@ def _one_command_line() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_rehearsal() -> Iterator[None]:
+    """A model of shipped parts is rehearsed once, not by each of hundreds of studies of it."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    from andrea.model.registry import VARIANTS, variant
+    from andrea.model.variants import is_users_own
+    from andrea.training import rehearsal
+
+    rehearsed: dict[str, Any] = {}
+    build = rehearsal._build_and_run
+
+    def build_once(cfg: Any) -> Any:
+        if any(is_users_own(variant(axis, getattr(cfg, axis))) for axis in VARIANTS):
+            return build(cfg)
+        key = cfg.model_dump_json()
+        if key not in rehearsed:
+            rehearsed[key] = build(cfg)
+        return rehearsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "_build_and_run", build_once)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _wandb_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("wandb-home")
@@ -254,6 +280,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Slow tests also wait for others: three at once keep two cores at work."""
+    cores = os.cpu_count() or 1
+    return cores + cores // 2 if config.option.markexpr == "slow" else None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
@@ -134,6 +135,10 @@ KNOWN: dict[str, dict[str, Any]] = {
 """Models as their authors built them, in small."""
 ZOO = AXES | FIELDS | KNOWN
 NAMES = list(ZOO)
+QUICK = [
+    name if name in KNOWN else pytest.param(name, marks=pytest.mark.slow, id=name) for name in NAMES
+]
+"""What a test is parametrised by that takes long: the fast suite has the known models."""
 
 POOL: dict[str, list[Any]] = {
     "vocab_size": [13, 29],

@@ -56,7 +56,14 @@ def steps_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, 
     return losses, dict(zip((name for name, _ in model.named_parameters()), found, strict=True))
 
 
-@pytest.mark.parametrize("changes", ARMS, ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *ARMS[::3],
+        *(pytest.param(arm, marks=pytest.mark.slow) for arm in ARMS if arm not in ARMS[::3]),
+    ],
+    ids=str,
+)
 def test_losses_logits_and_gradients_are_those_of_plain_torch(changes: dict[str, Any]) -> None:
     plain, kernels = pair(**changes)
     x, y = tokens(3, 8), tokens(3, 8, seed=1)
@@ -202,10 +209,20 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(
             )
 
 
+POST = {"norm_placement": "post", "activation": "swiglu"}
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"norm_placement": "post", "activation": "swiglu"}], ids=str
+    ("changes", "autocast"),
+    [
+        ({}, True),
+        *(
+            pytest.param(changes, autocast, marks=pytest.mark.slow)
+            for changes, autocast in [({}, False), (POST, False), (POST, True)]
+        ),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("autocast", [False, True])
 def test_a_model_compiles_to_one_graph(changes: dict[str, Any], autocast: bool) -> None:
     torch._dynamo.reset()
     _, kernels = pair(**changes)

@@ -50,6 +50,7 @@ def start(count: int, log: Path) -> list[int]:
     return [process.wait(timeout=PATIENT_S) for process in processes]
 
 
+@pytest.mark.slow
 def test_four_processes_at_once_compile_once_and_a_second_start_compiles_nothing(
     tmp_path: Path,
 ) -> None:

@@ -144,11 +144,13 @@ def test_a_compiled_run_by_kernels_compiles_during_the_warm_up_alone(
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_the_checkpoint_fits_a_plain_model(tmp_path: Path) -> None:
     train(tiny(train__kernels="cuda"), corpus(), tmp_path)
     build_model(tiny().model).load_state_dict(weights(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_job_is_stored_under_an_id_of_its_own(tmp_path: Path) -> None:
     cfg = tiny(train__kernels="cuda")
     result = run_job(*job(tmp_path, cfg))

@@ -137,7 +137,9 @@ def assert_used(cfg: ModelConfig) -> None:
                 )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
 def test_a_random_model_is_refused_or_uses_every_setting_that_is_not_the_default(
     seed: int,
 ) -> None:

@@ -144,6 +144,7 @@ def test_depth_leans_gradients_of_post_norm_to_the_last_block_and_of_pre_norm_to
     assert pre == sorted(pre, reverse=True) and pre[3] < 0.3
 
 
+@pytest.mark.slow
 def test_four_times_the_depth_halves_the_last_gradient_of_pre_norm_and_not_of_post_norm() -> None:
     """The quick form of the table: two seeds, two depths."""
     for placement, low, high in (("pre", 0.42, 0.6), ("post", 0.85, 1.5), ("deepnorm", 0.45, 0.55)):

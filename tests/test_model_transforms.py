@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_zoo import KNOWN, NAMES, model, some_tokens
+from model_zoo import KNOWN, NAMES, QUICK, model, some_tokens
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -16,7 +16,7 @@ from andrea.model.gpt import GPT
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(name: str) -> None:
     replicas = [model(name, seed).double() for seed in (1, 2)]
     tokens, targets = some_tokens(2, 3, 8), some_tokens(2, 3, 8, seed=1)
@@ -35,7 +35,7 @@ def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(nam
             torch.testing.assert_close(stacked[parameter_name].grad[index], parameter.grad)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     built = (
         model(name, context=5, vocab_size=5).double().eval()
@@ -53,6 +53,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(loss, weights, fast_mode=True)
 
 
+@pytest.mark.slow
 def test_each_gradient_by_itself_is_that_of_finite_differences() -> None:
     small = {
         "vocab_size": 5,
@@ -121,13 +122,12 @@ def same_when_compiled(name: str, backend: str) -> None:
         torch.testing.assert_close(found, other, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_known_models_compile_without_a_graph_break(name: str) -> None:
-    same_when_compiled(name, "eager")
+SOME = ("gemma-2", "gpt-j", "openai-gpt")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in KNOWN])
+@pytest.mark.parametrize(
+    "name", [*SOME, *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if n not in SOME)]
+)
 def test_every_model_compiles_without_a_graph_break(name: str) -> None:
     same_when_compiled(name, "eager")
 

@@ -69,7 +69,7 @@ def test_no_sign_that_ends_the_drawing_reaches_it() -> None:
     report = Report("t", "q?", "a.", [Figure("f", "c", spec)], [], {})
     drawings = drawn(report)
     assert "x�y" in drawings["f"] and "x\\u0000y" not in html(report, SCRIPT.parent, drawings)
-    assert names.line(" a\t\r\n b\u2028") == "a b" and names.line("👩‍👧 é") == "👩‍👧 é"
+    assert names.one_line(" a\t\r\n b\u2028") == "a b" and names.one_line("👩‍👧 é") == "👩‍👧 é"
 
 
 def test_csv_holds_what_a_reader_finds_again() -> None:

@@ -96,6 +96,7 @@ def test_a_claim_clears_away_what_killed_ones_left_half_written(runs: RunStore) 
     assert [path.name for path in parent.iterdir()] == [RUN]
 
 
+@pytest.mark.slow
 def test_no_heartbeat_outlives_its_claim(runs: RunStore) -> None:
     before = threading.active_count()
     for number in range(1000):

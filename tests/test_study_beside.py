@@ -163,7 +163,7 @@ def test_at_equal_time_what_was_planned_stays_whatever_is_measured_later(tmp_pat
     assert go(folder, store, equal=("time",)).complete
     assert {run["tokens"] for run in lines(folder, "budget")} == {round(10 / 0.8) * 512}
     before = told(folder)["equal"]["time"]["relu"]
-    measured = folder.read(speed.FILE)
+    measured = stored.study_json(folder, speed.FILE)
     folder.write(speed.FILE, {**measured, "ratio": {"relu": {"ratio": 1.5}}})
     assert go(folder, store).complete
     assert told(folder)["equal"]["time"]["relu"] == before

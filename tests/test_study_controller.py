@@ -239,6 +239,7 @@ def test_idle_slots_take_replicates_before_tuning_has_ended(tmp_path):
     assert started_before & replicates
 
 
+@pytest.mark.slow
 def test_neither_slots_nor_the_order_in_which_runs_end_change_a_number(tmp_path):
     one = outcome(with_extras(tmp_path / "one", InlineExecutor(fakes.RUN)))
     for seed in (None, 0, 1, 2):

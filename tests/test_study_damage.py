@@ -108,6 +108,7 @@ def test_the_log_of_a_run_whose_controller_was_killed_is_kept_with_it(tmp_path):
     ).exists()
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_is_killed_is_started_again(tmp_path):
     job, executor = one_job(tmp_path), local()
     for _ in range(3):

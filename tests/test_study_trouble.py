@@ -88,7 +88,11 @@ def test_an_arm_that_cannot_be_tuned_leaves_the_others_their_verdicts(tmp_path):
         assert all(run["without"] == ["relu"] for run in later)
 
 
-@pytest.mark.parametrize("interrupted", [False, True], ids=["to the end", "interrupted"])
+@pytest.mark.parametrize(
+    "interrupted",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["to the end", "interrupted"],
+)
 @pytest.mark.parametrize(
     "failing", [{"lr": 0.0316}, {"lr": 0.00178}, {"lr": 0.1}], ids=["grid", "midpoint", "extension"]
 )

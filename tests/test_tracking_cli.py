@@ -30,6 +30,7 @@ def synced(store: RunStore, *arguments: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_run_of_andrea_train_is_mirrored_by_itself_and_found_by_the_beginning_of_its_id(
     store: RunStore,
 ) -> None:
@@ -318,11 +319,29 @@ def test_what_contradicts_itself_is_refused(
     assert told in result.stderr
 
 
-def test_a_damaged_study_file_costs_the_table_and_not_the_runs(store: RunStore) -> None:
+def test_what_breaks_the_table_of_verdicts_costs_no_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = judged_study(store)
-    folder.write("verdict.json", {"complete": True, "verdicts": [{"verdict": "worse"}]})
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("arm")
+
+    monkeypatch.setattr("andrea.tracking.writer.pending_study", broken)
     result = synced(store, "norm-placement", "--wandb", "offline")
     assert result.exit_code == 1
     assert "W&B: the table of verdicts is not mirrored" in result.stderr
     assert "1 part of norm-placement-0123456789 could not be mirrored" in result.stderr
     assert len(read_offline_runs(folder.path)) == 11
+
+
+def test_a_damaged_verdict_costs_that_verdict_alone(store: RunStore) -> None:
+    folder = judged_study(store)
+    folder.write("verdict.json", {"complete": True, "verdicts": [{"verdict": "worse"}]})
+    result = synced(store, "norm-placement", "--wandb", "offline")
+    assert result.exit_code == 0
+    assert "verdict.json: damaged in verdicts" in result.stderr
+    runs = read_offline_runs(folder.path)
+    assert len(runs) == 12
+    [study] = (run for run in runs.values() if run.job_type == "report")
+    assert study.summary["verdict.post"] == "pending"

@@ -125,6 +125,7 @@ def test_a_mirror_whose_process_has_ended_says_so_and_nothing_of_pipes(begin: Be
     )
 
 
+@pytest.mark.slow
 def test_beside_a_sync_the_mirror_waits_for_its_turn(store: RunStore, tmp_path: Path) -> None:
     folder = make_study(store)
     with hold_mirror(folder, wait_s=0):

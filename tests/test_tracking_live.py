@@ -121,6 +121,7 @@ def test_a_run_of_no_study_says_where_it_is_when_it_begins(
     assert len(lines) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_wrong_key_is_said_while_the_first_run_is_trained(
     store: RunStore, monkeypatch: pytest.MonkeyPatch

@@ -248,6 +248,7 @@ def test_a_half_written_folder_is_replaced_by_a_whole_one(store: RunStore) -> No
     assert run.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_run_that_starts_and_ends_before_its_line_is_mirrored_when_the_line_is_there(
     store: RunStore,
@@ -355,6 +356,7 @@ def test_a_broken_mirror_is_one_line_and_not_an_exception(
     assert f"andrea sync {folder.path.name}" in lines[0]
 
 
+@pytest.mark.slow
 def test_a_mirror_that_takes_too_long_is_ended_and_can_be_finished_later(store: RunStore) -> None:
     folder = make_study(store)
     finished(store, folder, "pre", 1)

@@ -62,6 +62,7 @@ mirror.main(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sessions are weighed on Linux alone")
 def test_mirror_and_service_lower_priority_as_processes_and_as_sessions(
     store: RunStore, monkeypatch: pytest.MonkeyPatch

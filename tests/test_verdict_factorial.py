@@ -151,7 +151,7 @@ def test_estimates_are_those_of_least_squares_with_seeds_as_blocks(factors, n, s
         assert effect.mean == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize(("n", "seed"), [(3, 1), (5, 2)])
+@pytest.mark.parametrize(("n", "seed"), [(3, 1), pytest.param(5, 2, marks=pytest.mark.slow)])
 def test_tests_are_paired_and_families_are_the_kinds(n: int, seed: int) -> None:
     factors = {"a": ["x", "y", "z"], "b": ["0", "1"]}
     losses = drawn(factors, n, seed)

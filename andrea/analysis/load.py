@@ -39,7 +39,7 @@ from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find_study, list_studies
 from andrea.store.usual import DEFAULT_RUNS
 from andrea.store.verdict_rows import VerdictRow, effect_rows, verdict_rows
-from andrea.text.names import line
+from andrea.text.names import one_line
 from andrea.text.numbers import bare, listing
 from andrea.verdict.protocol import Protocol
 
@@ -257,7 +257,7 @@ class Study:
         """Return what the arm is called: its label, else its name."""
         for arms in (self.protocol.arms, self.resolved.arms):
             if arm in arms and arms[arm].label:
-                return line(arms[arm].label) or arm
+                return one_line(arms[arm].label) or arm
         return arm
 
     def called(self, *arms: str) -> str:
@@ -279,14 +279,14 @@ class Study:
     @property
     def factor(self) -> str:
         """What the arms differ in, short."""
-        names = line(self.protocol.factor or "arm").split(" × ")
+        names = one_line(self.protocol.factor or "arm").split(" × ")
         return " × ".join(name.rpartition(".")[2] for name in names)
 
     @property
     def factors(self) -> dict[str, dict[str, str]]:
         """Of a factorial design: by factor, the labels of its levels by name; else empty."""
         return {
-            factor: {name: line(level.label or "") or name for name, level in levels.items()}
+            factor: {name: one_line(level.label or "") or name for name, level in levels.items()}
             for factor, levels in (self.protocol.factors or {}).items()
         }
 

@@ -144,11 +144,11 @@ def count_results(store: RunStore, plan: Plan) -> int | None:
     Raises:
         UserError: another command is at it.
     """
-    folder = StudyFolder(store.root / "studies" / plan.folder_name)
-    if not folder.about:
+    folder = plan.folder
+    if folder is None or not folder.load_info().model_fields_set:
         return None
     folder.require_free()
-    return sum(store.result(run.run_id) is not None for run in folder.load_runs())
+    return sum(store.load_result(run.run_id) is not None for run in folder.load_runs())
 
 
 def train_study(

@@ -1,10 +1,11 @@
 """The W&B mirror beside a command that trains: never in its way."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from andrea.errors import warn
 
 if TYPE_CHECKING:
     from andrea.store.runs import RunStore
@@ -49,14 +50,14 @@ class MirrorOptions:
 
 @contextmanager
 def open_mirror(
-    subject: "Subject", store: "RunStore", options: MirrorOptions, warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", options: MirrorOptions, say: Callable[[str], None]
 ) -> Iterator["Mirror | None"]:
     """Mirror the subject for as long as the block takes, then let the mirror write the rest.
 
     Where the block ended by Ctrl-C or an error the mirror gets only `INTERRUPTED_WAIT_S` for that.
     A tracker that does not start or end costs one warning, never the study.
     """
-    mirror = _start(subject, store, options, warn)
+    mirror = _start(subject, store, options, say)
     try:
         yield mirror
     except BaseException:
@@ -66,7 +67,7 @@ def open_mirror(
 
 
 def _start(
-    subject: "Subject", store: "RunStore", options: MirrorOptions, warn: Callable[[str], None]
+    subject: "Subject", store: "RunStore", options: MirrorOptions, say: Callable[[str], None]
 ) -> "Mirror | None":
     mode = options.mode
     if mode == "off":
@@ -78,9 +79,9 @@ def _start(
         destination = resolve_destination(
             mode, options.project, options.entity, options.tags, subject
         )
-        return Mirror(subject, store, destination, warn=warn)
+        return Mirror(subject, store, destination, warn=say)
     except Exception as error:
-        print(f"warning: no W&B mirror ({error}); `andrea sync` publishes later", file=sys.stderr)
+        warn(f"no W&B mirror ({error}); `andrea sync` publishes later")
         return None
 
 
@@ -89,7 +90,4 @@ def _close(mirror: "Mirror | None", wait_s: float | None = None) -> None:
         if mirror is not None:
             mirror.close(wait_s)
     except Exception as error:
-        print(
-            f"warning: the W&B mirror is not complete ({error}); `andrea sync` publishes the rest",
-            file=sys.stderr,
-        )
+        warn(f"the W&B mirror is not complete ({error}); `andrea sync` publishes the rest")

@@ -6,7 +6,6 @@ Shapes: N rows (any leading axes), M columns; biases [M], or [R, M] for R replic
 rows each, one after the other.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -24,77 +23,44 @@ from andrea.kernels.source import type_suffix
 # The plain and the gated op differ in how many matrices they have. Everything below but their
 # schemas is written once, for `matrices` and `biases` of equal length.
 
-Biases = tuple[Tensor | None, ...]
 
+class ActivationInputs(NamedTuple):
+    """Arguments of an op: `a`, or `gate` and `up`, with their biases."""
 
-class PlainInputs(NamedTuple):
-    """Arguments of the op `activation`."""
-
-    a: Tensor
-    bias: Tensor | None
+    matrices: tuple[Tensor, ...]
+    biases: tuple[Tensor | None, ...]
     function: str
 
     @property
-    def matrices(self) -> tuple[Tensor, ...]:
-        return (self.a,)
-
-    @property
-    def biases(self) -> Biases:
-        return (self.bias,)
+    def gated(self) -> bool:
+        return len(self.matrices) == 2
 
 
-class GatedInputs(NamedTuple):
-    """Arguments of the op `gated_activation`."""
-
-    gate: Tensor
-    up: Tensor
-    gate_bias: Tensor | None
-    up_bias: Tensor | None
-    function: str
-
-    @property
-    def matrices(self) -> tuple[Tensor, ...]:
-        return (self.gate, self.up)
-
-    @property
-    def biases(self) -> Biases:
-        return (self.gate_bias, self.up_bias)
-
-
-class PlainBackwardInputs(NamedTuple):
-    """Arguments of the op `activation_backward`."""
+class BackwardInputs(NamedTuple):
+    """Arguments of the backward of an op."""
 
     dy: Tensor
-    a: Tensor
-    bias: Tensor | None
-    function: str
+    forward: ActivationInputs
     learned: bool
     """True if a bias gets a gradient."""
 
-    @property
-    def forward(self) -> PlainInputs:
-        return PlainInputs(*self[1:-1])
+
+def _plain_inputs(a: Any, bias: Any, function: Any) -> ActivationInputs:
+    return ActivationInputs((a,), (bias,), function)
 
 
-class GatedBackwardInputs(NamedTuple):
-    """Arguments of the op `gated_activation_backward`."""
-
-    dy: Tensor
-    gate: Tensor
-    up: Tensor
-    gate_bias: Tensor | None
-    up_bias: Tensor | None
-    function: str
-    learned: bool
-    """True if a bias gets a gradient."""
-
-    @property
-    def forward(self) -> GatedInputs:
-        return GatedInputs(*self[1:-1])
+def _gated_inputs(
+    gate: Any, up: Any, gate_bias: Any, up_bias: Any, function: Any
+) -> ActivationInputs:
+    return ActivationInputs((gate, up), (gate_bias, up_bias), function)
 
 
-Inputs = PlainInputs | GatedInputs
-BackwardInputs = PlainBackwardInputs | GatedBackwardInputs
+def _plain_backward_inputs(dy: Any, *forward: Any) -> BackwardInputs:
+    return BackwardInputs(dy, _plain_inputs(*forward[:-1]), forward[-1])
+
+
+def _gated_backward_inputs(dy: Any, *forward: Any) -> BackwardInputs:
+    return BackwardInputs(dy, _gated_inputs(*forward[:-1]), forward[-1])
 
 
 class _Names(NamedTuple):
@@ -105,27 +71,21 @@ class _Names(NamedTuple):
     gradient: str
 
 
-def _names(inputs: Inputs) -> tuple[_Names, ...]:
-    if isinstance(inputs, PlainInputs):
-        return (_Names("a", "bias", "da"),)
-    return (_Names("g", "gate_bias", "dg"), _Names("u", "up_bias", "du"))
+PLAIN_NAMES = (_Names("a", "bias", "da"),)
+GATED_NAMES = (_Names("g", "gate_bias", "dg"), _Names("u", "up_bias", "du"))
 
 
-def _activation_shape(inputs: Inputs) -> ActivationShape:
-    x, biases = inputs.matrices[0], inputs.biases
-    columns = x.shape[-1]
-    for bias in biases:
-        if bias is None:
-            continue
-        if bias.dtype != library.compute_type(x.dtype) or bias.shape[-1] != columns:
-            raise ValueError(f"bias {bias.dtype} {list(bias.shape)} for rows of {columns} columns")
-    replicas = library.count_replicas(biases)
-    rows = library.rows_per_replica(math.prod(x.shape[:-1]), replicas)
-    gated = isinstance(inputs, GatedInputs)
-    return ActivationShape(inputs.function, gated, type_suffix(x.dtype), rows, replicas, columns)
+def _names(inputs: ActivationInputs) -> tuple[_Names, ...]:
+    return GATED_NAMES if inputs.gated else PLAIN_NAMES
 
 
-def _input_arguments(inputs: Inputs, shape: ActivationShape) -> dict[str, Any]:
+def _activation_shape(inputs: ActivationInputs) -> ActivationShape:
+    x = inputs.matrices[0]
+    rows = library.replica_rows(x, inputs.biases, "bias")
+    return ActivationShape(inputs.function, inputs.gated, type_suffix(x.dtype), *rows)
+
+
+def _input_arguments(inputs: ActivationInputs, shape: ActivationShape) -> dict[str, Any]:
     """Return the kernel's arguments for shape, matrices and biases."""
     arguments: dict[str, Any] = {
         "rows_per_replica": shape.rows_per_replica,
@@ -142,12 +102,12 @@ def _input_arguments(inputs: Inputs, shape: ActivationShape) -> dict[str, Any]:
 # ---- Forward -------------------------------------------------------------------------------------
 
 
-def _empty_output(inputs: Inputs) -> Tensor:
+def _empty_output(inputs: ActivationInputs) -> Tensor:
     x = inputs.matrices[0]
     return x.new_empty(x.shape)
 
 
-def _run_forward(inputs: Inputs) -> Tensor:
+def _run_forward(inputs: ActivationInputs) -> Tensor:
     x = inputs.matrices[0]
     if any(matrix.shape != x.shape or matrix.dtype != x.dtype for matrix in inputs.matrices):
         raise ValueError("gate and up must be alike in shape and type")
@@ -159,17 +119,16 @@ def _run_forward(inputs: Inputs) -> Tensor:
     return out
 
 
-def _stack_matrices(inputs: Inputs, axes: Any, replicas: int) -> list[Tensor]:
+def _stack_matrices(inputs: ActivationInputs, axes: Any, replicas: int) -> list[Tensor]:
     pairs = zip(inputs.matrices, axes.matrices, strict=True)
     return [library.stack_replicas(matrix, axis, replicas) for matrix, axis in pairs]
 
 
-def _forward_vmap(replicas: int, axes: Any, inputs: Inputs) -> Any:
+def _forward_vmap(replicas: int, axes: Any, inputs: ActivationInputs) -> Any:
     matrices = _stack_matrices(inputs, axes, replicas)
     biases = library.stack_unshared_weights(inputs.biases, axes.biases, replicas)
-    op = torch.ops.andrea.activation
-    if isinstance(inputs, GatedInputs):
-        op = torch.ops.andrea.gated_activation
+    ops = torch.ops.andrea
+    op = ops.gated_activation if inputs.gated else ops.activation
     return op(*matrices, *biases, inputs.function), 0
 
 
@@ -223,10 +182,8 @@ def _backward_vmap(replicas: int, axes: Any, inputs: BackwardInputs) -> Any:
     matrices = _stack_matrices(forward, axes.forward, replicas)
     # Each replica gets a gradient of its own, also of a bias that all share.
     biases = library.stack_weights(forward.biases, axes.forward.biases, replicas)
-    op = torch.ops.andrea.activation_backward
-    if isinstance(inputs, GatedBackwardInputs):
-        op = torch.ops.andrea.gated_activation_backward
-    gradients = op(dy, *matrices, *biases, inputs.function, inputs.learned)
+    op = _backward_op(forward.gated)
+    gradients = op(dy, *matrices, *biases, forward.function, inputs.learned)
     bias_axes = [library.replica_axis(inputs.learned and bias is not None) for bias in biases]
     return gradients, (*(0 for _ in matrices), *bias_axes)
 
@@ -234,29 +191,24 @@ def _backward_vmap(replicas: int, axes: Any, inputs: BackwardInputs) -> Any:
 # ---- Gradients -----------------------------------------------------------------------------------
 
 
-def _save(ctx: Any, inputs: Inputs, output: Tensor) -> None:
+def _backward_op(gated: bool) -> Any:
+    ops = torch.ops.andrea
+    return ops.gated_activation_backward if gated else ops.activation_backward
+
+
+def _save(ctx: Any, inputs: ActivationInputs, output: Tensor) -> None:
     ctx.save_for_backward(*inputs.matrices, *inputs.biases)
     ctx.function = inputs.function
 
 
-def _plain_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    needed = library.needed_gradients(ctx, PlainInputs)
-    learned = bool(needed.bias)
-    da, dbias = torch.ops.andrea.activation_backward(dy, *ctx.saved_tensors, ctx.function, learned)
-    return da, dbias if learned else None, None
-
-
-def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    needed = library.needed_gradients(ctx, GatedInputs)
-    learned = bool(needed.gate_bias or needed.up_bias)
-    dgate, dup, dgate_bias, dup_bias = torch.ops.andrea.gated_activation_backward(
-        dy, *ctx.saved_tensors, ctx.function, learned
-    )
-    if not needed.gate_bias:
-        dgate_bias = None
-    if not needed.up_bias:
-        dup_bias = None
-    return dgate, dup, dgate_bias, dup_bias, None
+def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of matrices and biases; the function has none."""
+    count = len(ctx.saved_tensors) // 2
+    learned = ctx.needs_input_grad[count : 2 * count]
+    op = _backward_op(gated=count == 2)
+    gradients = op(dy, *ctx.saved_tensors, ctx.function, any(learned))
+    dbiases = zip(gradients[count:], learned, strict=True)
+    return *gradients[:count], *(dbias if needed else None for dbias, needed in dbiases), None
 
 
 # ---- Registration --------------------------------------------------------------------------------
@@ -264,7 +216,7 @@ def _gated_gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 library.define_op(
     "activation_backward(Tensor dy, Tensor a, Tensor? bias, str function, bool learned) -> "
     "(Tensor, Tensor)",
-    PlainBackwardInputs,
+    _plain_backward_inputs,
     kernel=_run_backward,
     shapes=_empty_gradients,
     vmap=_backward_vmap,
@@ -272,29 +224,29 @@ library.define_op(
 library.define_op(
     "gated_activation_backward(Tensor dy, Tensor gate, Tensor up, Tensor? gate_bias, Tensor? "
     "up_bias, str function, bool learned) -> (Tensor, Tensor, Tensor, Tensor)",
-    GatedBackwardInputs,
+    _gated_backward_inputs,
     kernel=_run_backward,
     shapes=_empty_gradients,
     vmap=_backward_vmap,
 )
 library.define_op(
     "activation(Tensor a, Tensor? bias, str function) -> Tensor",
-    PlainInputs,
+    _plain_inputs,
     kernel=_run_forward,
     shapes=_empty_output,
     vmap=_forward_vmap,
     save=_save,
-    backward=_plain_gradient,
+    backward=_gradient,
 )
 library.define_op(
     "gated_activation(Tensor gate, Tensor up, Tensor? gate_bias, Tensor? up_bias, str function) -> "
     "Tensor",
-    GatedInputs,
+    _gated_inputs,
     kernel=_run_forward,
     shapes=_empty_output,
     vmap=_forward_vmap,
     save=_save,
-    backward=_gated_gradient,
+    backward=_gradient,
 )
 
 

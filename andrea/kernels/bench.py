@@ -6,7 +6,6 @@ changes all alike.
 """
 
 import importlib.util
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from andrea.kernels.activation import activation, gated_activation
 from andrea.kernels.adamw import AdamW
 from andrea.kernels.check import ACTIVATIONS, EPS, plain_loss, plain_norm
+from andrea.kernels.choose import median_times
 from andrea.kernels.cross_entropy import LossRule, cross_entropy, fill_losses
 from andrea.kernels.norm import NormKind, add_norm
 
@@ -24,7 +24,6 @@ Step = Callable[[], Any]
 Op = Callable[..., Any]
 COPY_BYTES = 2**30
 """Size of the copy by which bandwidth is measured: far more than any cache holds."""
-WARMUP_STEPS = 3
 REPEATS = 20
 
 
@@ -95,20 +94,18 @@ def time_ways(ways: dict[str, Step], device: torch.device) -> dict[str, float]:
     """Return the median milliseconds of each way by the device's own clock, taken in turns after a
     warm-up.
     """
-    for step in ways.values():
-        for _ in range(WARMUP_STEPS):
-            step()
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(REPEATS):
-        for way, step in ways.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            step()
-            end.record()
-            # Waiting after each keeps one way's work from overlapping with the next one's.
-            torch.cuda.synchronize(device)
-            times[way].append(begin.elapsed_time(end))
-    return {way: statistics.median(milliseconds) for way, milliseconds in times.items()}
+
+    def time_step(step: Step) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        step()
+        end.record()
+        # Waiting after each keeps one way's work from overlapping with the next one's.
+        torch.cuda.synchronize(device)
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds
+
+    return median_times(ways, REPEATS, time_step)
 
 
 def measure_copy(device: torch.device, size: int = COPY_BYTES) -> float:

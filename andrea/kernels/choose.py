@@ -12,8 +12,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -178,9 +179,7 @@ def _write_choice(path: Path, choice: dict[str, Any]) -> None:
 
 
 def measure_steps(model: ModelConfig, train: TrainRoute) -> StepTimes:
-    """Return the median time of a training step of a shallow model by each route. The routes take
-    turns, so that a clock that changes changes both alike.
-    """
+    """Return the median time of a training step of a shallow model by each route."""
     device = torch.device(train.device)
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # dropout must not move the run's own stream
@@ -188,17 +187,26 @@ def measure_steps(model: ModelConfig, train: TrainRoute) -> StepTimes:
             "torch": _training_step(model, train, "torch"),
             "cuda": _training_step(model, train, "cuda"),
         }
-        for step in steps.values():
-            for _ in range(WARMUP_STEPS):
-                step()
-        times: dict[str, list[float]] = {route: [] for route in steps}
-        for _ in range(MEASURED_STEPS):
-            for route, step in steps.items():
-                times[route].append(_time_step(step, device))
-    return StepTimes(statistics.median(times["torch"]), statistics.median(times["cuda"]))
+        return StepTimes(**median_times(steps, MEASURED_STEPS, partial(_time_step, device)))
 
 
-def _time_step(step: Callable[[], None], device: torch.device) -> float:
+def median_times(
+    steps: Mapping[str, Callable[[], Any]], repeats: int, time_step: Callable[..., float]
+) -> dict[str, float]:
+    """Return the median time of each step after a warm-up, as `time_step(step)` measures it. They
+    take turns, so that a clock that changes changes all alike.
+    """
+    for step in steps.values():
+        for _ in range(WARMUP_STEPS):
+            step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            times[name].append(time_step(step))
+    return {name: statistics.median(measured) for name, measured in times.items()}
+
+
+def _time_step(device: torch.device, step: Callable[[], None]) -> float:
     """Return the milliseconds of a step by the wall clock: the host's share of it counts too."""
     _synchronize(device)
     begin = time.perf_counter()

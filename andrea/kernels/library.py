@@ -8,7 +8,7 @@ Shapes: N rows, C columns; weights [C], or [..., C] with any number of replica a
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -153,27 +153,40 @@ def reduce_parts(partial: Tensor, out: Tensor) -> None:
 # ---- Replicas ------------------------------------------------------------------------------------
 
 
-def count_replicas(weights: Sequence[Tensor | None]) -> int:
-    """Return the number of replicas that weights [..., C] are for.
+class ReplicaRows(NamedTuple):
+    """Rows of x [R · N, C], of which each of R replicas has as many."""
+
+    rows_per_replica: int
+    replicas: int
+    columns: int
+
+
+def replica_rows(x: Tensor, weights: Sequence[Tensor | None], kind: str) -> ReplicaRows:
+    """Share out the rows of x among the replicas that its weights [..., C] are for.
+
+    Args:
+        kind: how a message calls such a weight.
 
     Raises:
-        ValueError: they are for different numbers.
+        ValueError: a weight does not fit to x, they are for different numbers of replicas, or the
+            rows cannot be shared out.
     """
-    counts = {math.prod(weight.shape[:-1]) for weight in weights if weight is not None}
+    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+    counts = set()
+    for weight in weights:
+        if weight is None:
+            continue
+        if weight.dtype != compute_type(x.dtype) or weight.shape[-1] != columns:
+            raise ValueError(
+                f"{kind} {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
+            )
+        counts.add(math.prod(weight.shape[:-1]))
     if len(counts) > 1:
         raise ValueError(f"weights for different numbers of replicas: {sorted(counts)}")
-    return counts.pop() if counts else 1
-
-
-def rows_per_replica(rows: int, replicas: int) -> int:
-    """Return the rows of each replica.
-
-    Raises:
-        ValueError: the rows cannot be shared out.
-    """
+    replicas = counts.pop() if counts else 1
     if replicas == 0 or rows % replicas:
         raise ValueError(f"{rows} rows for {replicas} replicas")
-    return rows // replicas
+    return ReplicaRows(rows // replicas, replicas, columns)
 
 
 def replica_stride(shape: NormShape | ActivationShape) -> int:

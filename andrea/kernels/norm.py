@@ -7,7 +7,6 @@ Shapes: N rows (any leading axes), C columns; weight and bias [C], or [R, C] for
 have N / R rows each, one after the other.
 """
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -97,20 +96,10 @@ class NormGradients(NamedTuple):
 def _norm_shape(
     x: Tensor, branch: torch.dtype, kind: NormKind, weights: tuple[Tensor | None, ...]
 ) -> NormShape:
-    columns = x.shape[-1]
     types = type_suffix(x.dtype), type_suffix(branch)
     if types not in NORM_TYPES and types != ("f64", "f64"):
         raise ValueError(f"no kernel for a stream of {x.dtype} with branches of {branch}")
-    for weight in weights:
-        if weight is None:
-            continue
-        if weight.dtype != library.compute_type(x.dtype) or weight.shape[-1] != columns:
-            raise ValueError(
-                f"weight {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
-            )
-    replicas = library.count_replicas(weights)
-    rows = library.rows_per_replica(math.prod(x.shape[:-1]), replicas)
-    return NormShape(kind, *types, rows, replicas, columns)
+    return NormShape(kind, *types, *library.replica_rows(x, weights, "weight"))
 
 
 def _empty_outputs(inputs: NormInputs | AddNormInputs) -> NormOutputs:
@@ -359,12 +348,7 @@ def norm(
 
 
 def add_norm(
-    x: Tensor,
-    delta: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    kind: NormKind,
-    eps: float,
+    x: Tensor, delta: Tensor, weight: Tensor | None, bias: Tensor | None, kind: NormKind, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return `x + delta` in the type of x, and its norm in the type of delta, both [..., C]."""
     weight, bias = library.to_compute_type(x, weight), library.to_compute_type(x, bias)

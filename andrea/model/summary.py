@@ -9,18 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from andrea.model.accounting import (
-    Flops,
-    MemoryEstimate,
-    ParameterCounts,
-    block_kinds,
-    chosen_part,
-    count_moments,
-    count_parameters,
-    estimate_memory,
-    flops_per_token,
-    require_vocab_size,
-)
+from andrea.model import accounting
 from andrea.model.attention import Attention
 from andrea.model.config import ModelConfig
 from andrea.model.size_matching import (
@@ -65,12 +54,12 @@ class ModelSummary:
     preset: str | None
     config: ModelConfig
     rows: list[PartRow]
-    parameters: ParameterCounts
-    flops_per_token: Flops
+    parameters: accounting.ParameterCounts
+    flops_per_token: accounting.Flops
     batch_size: int
     """Sequences at once, for the memory."""
     optimizer: str
-    memory: MemoryEstimate
+    memory: accounting.MemoryEstimate
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +84,7 @@ class ComparedModel:
     """One model of several, against the first of them."""
 
     name: str
-    parameters: ParameterCounts
+    parameters: accounting.ParameterCounts
     flops_per_token: float
     """Forward and backward."""
     difference: float
@@ -156,15 +145,16 @@ def describe(
     note = size_note(preset, cfg) if preset else None
     if note:
         notes.append(note)
+    moments = accounting.count_moments(cfg, optimizer)
     return ModelSummary(
         preset=preset,
         config=cfg,
         rows=list_parts(cfg),
-        parameters=count_parameters(cfg),
-        flops_per_token=flops_per_token(cfg),
+        parameters=accounting.count_parameters(cfg),
+        flops_per_token=accounting.flops_per_token(cfg),
         batch_size=batch_size,
         optimizer=optimizer,
-        memory=estimate_memory(cfg, batch_size, moments=count_moments(cfg, optimizer)),
+        memory=accounting.estimate_memory(cfg, batch_size, moments=moments),
         notes=notes,
     )
 
@@ -174,8 +164,8 @@ def compare_models(cfgs: Mapping[str, ModelConfig]) -> list[ComparedModel]:
     compared: list[ComparedModel] = []
     for name, cfg in cfgs.items():
         counted, notes = _with_vocabulary(cfg)
-        parameters = count_parameters(counted)
-        flops = flops_per_token(counted).total
+        parameters = accounting.count_parameters(counted)
+        flops = accounting.flops_per_token(counted).total
         first_total = compared[0].parameters.total if compared else parameters.total
         first_flops = compared[0].flops_per_token if compared else flops
         compared.append(
@@ -206,12 +196,12 @@ def match_models(cfgs: Mapping[str, ModelConfig], on: Quantity, by: Setting) -> 
 
 def list_parts(cfg: ModelConfig) -> list[PartRow]:
     """Return the tree of parts, parents before children. What costs nothing has no row."""
-    parameters = count_parameters(cfg)
-    embedding = (require_vocab_size(cfg), cfg.d_model)
+    parameters = accounting.count_parameters(cfg)
+    embedding = (accounting.require_vocab_size(cfg), cfg.d_model)
     positions = (cfg.context, cfg.d_model)
     head_flops = float(matmul_flops(embedding))
     head_name = "head (the token embedding)" if cfg.tied else "head"
-    norm = chosen_part(cfg, "norm")
+    norm = accounting.chosen_part(cfg, "norm")
     norm_row = PartRow("", 0, 1, None, cfg.norm, int(norm.count(cfg)), float(norm.flops(cfg)))
     inside = list_block_parts(cfg)
     parts = [row for row in inside if row.depth == 1]
@@ -249,7 +239,7 @@ def _describe_attention(cfg: ModelConfig) -> str:
     text = f"{cfg.n_head} head{'s' * (cfg.n_head > 1)} of {cfg.d_head}"
     if cfg.kv_heads != cfg.n_head:
         text += f", {cfg.kv_heads} of keys"
-    if getattr(chosen_part(cfg, "positions"), "relative", False):
+    if getattr(accounting.chosen_part(cfg, "positions"), "relative", False):
         text += f", {cfg.positions}"
     return text
 
@@ -260,7 +250,7 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
     if not match:
         return None
     claimed = float(match[1]) * MAGNITUDES[match[2].lower()]
-    parameters = count_parameters(cfg)
+    parameters = accounting.count_parameters(cfg)
     excess = 100 * (parameters.total / claimed - 1)
     note = f"{preset} has {parameters.total:,} parameters"
     if abs(excess) < 1:
@@ -277,9 +267,9 @@ def size_note(preset: str, cfg: ModelConfig) -> str | None:
 
 def _part_rows(cfg: ModelConfig, name: str, axis: str, about: str) -> list[PartRow]:
     """A part of all blocks and, one deeper, its tensors and what it multiplies besides them."""
-    part = chosen_part(cfg, axis)
+    part = accounting.chosen_part(cfg, axis)
     joins = ("join1.", "join2.") if axis == "residual" else ("",)
-    kinds = block_kinds(cfg)
+    kinds = accounting.block_kinds(cfg)
     parameters = sum(n * len(joins) * int(part.count(layer)) for layer, n in kinds)
     flops = sum(n * len(joins) * float(part.flops(layer)) for layer, n in kinds)
     tensors = [row for join in joins for row in _tensor_rows(cfg, part, join)]
@@ -290,7 +280,7 @@ def _part_rows(cfg: ModelConfig, name: str, axis: str, about: str) -> list[PartR
 
 def _tensor_rows(cfg: ModelConfig, part: Any, prefix: str) -> list[PartRow]:
     """The parameters of a part; none where they differ from block to block."""
-    first, *others = (shapes_of(part, layer) for layer, _ in block_kinds(cfg))
+    first, *others = (shapes_of(part, layer) for layer, _ in accounting.block_kinds(cfg))
     if any(shapes != first for shapes in others):
         return []
     n = cfg.n_layer
@@ -304,7 +294,7 @@ def _tensor_rows(cfg: ModelConfig, part: Any, prefix: str) -> list[PartRow]:
 def _product_rows(cfg: ModelConfig, part: Any) -> list[PartRow]:
     """FLOPs beyond those of the part's own matrices: of attention, those of scores and values."""
     rows = []
-    kinds = block_kinds(cfg)
+    kinds = accounting.block_kinds(cfg)
     for layer, n in kinds:
         of_matrices = sum(matmul_flops(shape) for shape in shapes_of(part, layer).values())
         flops = float(part.flops(layer)) - of_matrices
@@ -319,7 +309,7 @@ def _product_rows(cfg: ModelConfig, part: Any) -> list[PartRow]:
     return rows
 
 
-def _with_total(costs: Flops | MemoryEstimate) -> dict[str, float]:
+def _with_total(costs: accounting.Flops | accounting.MemoryEstimate) -> dict[str, float]:
     return costs._asdict() | {"total": costs.total}
 
 

@@ -160,18 +160,9 @@ class RunStore:
         """Return the versions, git state and device that trained a run."""
         return self._load(Environment, run_id, "env.json")
 
-    # The next four go when every reader reads records.
     def result(self, run_id: str) -> dict[str, Any] | None:
         self.load_result(run_id)  # for its warning
         return _read_result(self.folder(run_id))
-
-    def failure(self, run_id: str) -> dict[str, Any] | None:
-        loaded = self.load_failure(run_id)
-        return loaded.to_json() if loaded else None
-
-    def config(self, run_id: str) -> dict[str, Any] | None:
-        loaded = self.load_settings(run_id)
-        return loaded.to_json() if loaded else None
 
     def env(self, run_id: str) -> dict[str, Any] | None:
         loaded = self.load_environment(run_id)

@@ -226,17 +226,6 @@ class StudyFolder:
         """Write best.json."""
         self.write("best.json", best.to_json())
 
-    # The next four go when every reader reads records.
-    @property
-    def about(self) -> dict[str, Any]:
-        return self.load_info().to_json()
-
-    def protocol(self) -> dict[str, Any]:
-        return self.load_question().to_json()
-
-    def read(self, name: str) -> Any:
-        return self.read_json(name)
-
     def runs(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "runs.jsonl", RUN_FIELDS)
 

@@ -7,7 +7,7 @@ from typing import Any
 from andrea.records.study import AskedLevel, Choice
 from andrea.records.verdict import ArmVerdict, EffectVerdict, Judged
 from andrea.store.studies import StudyFolder
-from andrea.text.names import line
+from andrea.text.names import one_line
 
 Levels = Mapping[str, Mapping[str, AskedLevel]]
 """By factor and name."""
@@ -126,7 +126,7 @@ def effect_rows(folder: StudyFolder) -> list[EffectRow]:
 def level_label(factors: Levels, factor: str, level: str) -> str:
     """Return the label of a level, else its name."""
     levels = factors.get(factor, {})
-    return (line(levels[level].label or "") if level in levels else "") or level
+    return (one_line(levels[level].label or "") if level in levels else "") or level
 
 
 def _verdict_row(

@@ -184,8 +184,8 @@ def _update_journal(session: Session) -> None:
                 run_id=run.run_id,
                 params={"train.lr": run.lr},
                 value=None if result is None else result.score,
-                asked={"why": run.why, "generation": run.generation, "seed": run.seed},
-                told={} if result is None else score_attributes(result),
+                attributes={"why": run.why, "generation": run.generation, "seed": run.seed},
+                final_attributes={} if result is None else score_attributes(result),
             )
         )
     session.journal.project(dict.fromkeys(session.study.arms, space), trials)

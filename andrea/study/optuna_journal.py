@@ -7,6 +7,7 @@ is missing, torn or contradicts runs.jsonl it is written again.
 
 import contextlib
 import inspect
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class JournalTrial:
-    """One suggestion: its number within its Optuna study, parameters, and value once its generation
-    is told.
+    """One trial: its number within its Optuna study, its parameters, and its value once its
+    generation has ended.
     """
 
     study: str
@@ -40,10 +41,10 @@ class JournalTrial:
     run_id: str
     params: Mapping[str, Any]
     value: float | None = None
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     """User attributes from the start: why, generation, duplicate_of."""
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """User attributes with the value: outcome, stalled, and that the value is the loss at
+    final_attributes: Mapping[str, Any] = field(default_factory=dict)
+    """User attributes that come with the value: outcome, stalled, and that the value is the loss at
     initialisation.
     """
 
@@ -70,8 +71,8 @@ class Journal:
     def project(
         self, spaces: Mapping[str, Mapping[str, "BaseDistribution"]], trials: Sequence[JournalTrial]
     ) -> None:
-        """Bring the journal to these trials: enqueue and ask what is missing, tell what has a
-        value, in trial order.
+        """Bring the journal to these trials, in order: enqueue and ask what is missing, tell what
+        has a value.
 
         Args:
             spaces: distributions by name of the Optuna study.
@@ -80,14 +81,16 @@ class Journal:
         Raises:
             OSError: the disk is full. Any other trouble costs a warning.
         """
-        for last in (False, True) if not self._given_up else ():
+        if self._given_up:
+            return
+        for is_last_attempt in (False, True):
             try:
                 self._project(spaces, trials)
                 return
             except Exception as error:
                 if disk_full(error):
                     raise
-                if last:
+                if is_last_attempt:
                     self._given_up = True
                     self._observer.on_message(
                         f"warning: {self._path} could not be written ({error}); the study goes on"
@@ -112,13 +115,12 @@ class Journal:
                 load_if_exists=True,
                 sampler=optuna.samplers.RandomSampler(seed=0),
             )
-            known = study.get_trials(deepcopy=False)
-            mine = [trial for trial in trials if trial.study == name]
-            if len(known) > len(mine):
-                raise _Contradiction(f"{name} has {len(known)} trials, not {len(mine)}")
-            for trial in mine:
-                there = known[trial.number] if trial.number < len(known) else None
-                _bring(study, space, trial, there)
+            recorded = study.get_trials(deepcopy=False)
+            wanted_trials = [trial for trial in trials if trial.study == name]
+            if len(recorded) > len(wanted_trials):
+                raise _Contradiction(f"{name} has {len(recorded)} trials, not {len(wanted_trials)}")
+            for trial, known in itertools.zip_longest(wanted_trials, recorded):
+                _update_trial(study, space, trial, known)
 
     def _open(self) -> Any:
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -132,37 +134,43 @@ class Journal:
         return _optuna().storages.JournalStorage(backend)
 
 
-def _bring(
+def _update_trial(
     study: "optuna.Study",
     space: Mapping[str, "BaseDistribution"],
     trial: JournalTrial,
-    there: "optuna.trial.FrozenTrial | None",
+    recorded: "optuna.trial.FrozenTrial | None",
 ) -> None:
-    """Make one trial of the journal what it should be."""
+    """Bring one trial of the journal to what it should be.
+
+    Raises:
+        _Contradiction: the recorded trial is another one.
+    """
     optuna = _optuna()
     states = optuna.trial.TrialState
-    if there is None:
-        study.enqueue_trial(dict(trial.params), user_attrs={"run_id": trial.run_id, **trial.asked})
-    elif there.user_attrs.get("run_id") != trial.run_id:
+    if recorded is None:
+        study.enqueue_trial(
+            dict(trial.params), user_attrs={"run_id": trial.run_id, **trial.attributes}
+        )
+    elif recorded.user_attrs.get("run_id") != trial.run_id:
         raise _Contradiction(f"trial {trial.number} of {study.study_name} is another run")
-    if there is None or there.state == states.WAITING:
+    if recorded is None or recorded.state == states.WAITING:
         # Asking takes the oldest waiting trial; there is never more than this one.
         number = study.ask(dict(space)).number
         if number != trial.number:
             raise _Contradiction(
                 f"trial {trial.number} of {study.study_name} became trial {number}"
             )
-        there = study.get_trials(deepcopy=False)[number]
-    if dict(there.params) != dict(trial.params):
+        recorded = study.get_trials(deepcopy=False)[number]
+    if dict(recorded.params) != dict(trial.params):
         raise _Contradiction(f"trial {trial.number} of {study.study_name} has other parameters")
     if trial.value is None:
         return
-    if there.state == states.RUNNING:
-        live = optuna.trial.Trial(study, there._trial_id)
-        for key, value in trial.told.items():
+    if recorded.state == states.RUNNING:
+        live = optuna.trial.Trial(study, recorded._trial_id)
+        for key, value in trial.final_attributes.items():
             live.set_user_attr(key, value)
         study.tell(trial.number, trial.value)
-    elif there.state != states.COMPLETE or there.value != trial.value:
+    elif recorded.state != states.COMPLETE or recorded.value != trial.value:
         raise _Contradiction(f"trial {trial.number} of {study.study_name} has another result")
 
 
@@ -172,11 +180,11 @@ def propose(
     seed: int,
     history: Sequence[JournalTrial],
 ) -> dict[str, Any]:
-    """The parameters of the next trial: a pure function of its arguments.
+    """Return the parameters of the next trial: a pure function of the arguments.
 
-    A fresh sampler, seeded by (seed, trial number), sees the history in an in-memory study: told
-    trials as complete, the others as running (constant liar). A free-running sampler would propose
-    other values after a restart or with another number of slots.
+    A fresh sampler, seeded by (seed, trial number), sees the history in an in-memory study: trials
+    with a value as complete, the others as running (constant liar). A free-running sampler would
+    propose other values after a restart or with another number of slots.
 
     Args:
         tpe: the arguments of `optuna.samplers.TPESampler`; None draws at random.
@@ -201,19 +209,19 @@ def propose(
 
 
 def sampling(sweep: "Sweep") -> dict[str, Any] | None:
-    """The sampler for the record: class, Optuna's version and every argument of the constructor;
-    None for a grid.
+    """Return the sampler for the record: class, Optuna's version and every argument of the
+    constructor. None for a grid.
 
-    An argument that is None is resolved by Optuna (`gamma`, say, to a function), so the version
-    belongs to it.
+    The version belongs to it: Optuna resolves arguments that are None (`gamma`, to a function).
     """
     if sweep.sampler == "grid":
         return None
-    kind, asked = _sampler_class(sweep.tpe_arguments), sweep.tpe_arguments or {}
-    parameters = inspect.signature(kind).parameters
-    arguments = {name: asked.get(name, parameter.default) for name, parameter in parameters.items()}
+    sampler = _sampler_class(sweep.tpe_arguments)
+    parameters = inspect.signature(sampler).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    arguments = defaults | (sweep.tpe_arguments or {})
     return {
-        "class": f"optuna.samplers.{kind.__name__}",
+        "class": f"optuna.samplers.{sampler.__name__}",
         "optuna": _optuna().__version__,
         "arguments": arguments | {"seed": f"from sampler seed {sweep.seed} and the trial's number"},
         "None": "Optuna's own default of that version",
@@ -226,7 +234,7 @@ def _sampler_class(tpe: Mapping[str, Any] | None) -> Any:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """A 32-bit seed of trial `number`; neighbours have nothing in common."""
+    """Return a 32-bit seed for trial `number`, unrelated to that of its neighbours."""
     return int(digest([seed, number])[:8], 16)
 
 

@@ -1,6 +1,4 @@
-"""How numbers and verdicts are written, on the page and in the terminal. Loads neither pandas nor
-altair.
-"""
+"""Numbers and verdicts as text, for reports and the terminal. Loads neither pandas nor altair."""
 
 import math
 import re
@@ -8,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NOTHING = "–"
-"""What stands where there is no number."""
+"""In place of a number that is not there."""
 
 
 def absent(value: Any) -> bool:
-    """Whether there is no value: None, NaN, or pandas' NA."""
-    # By their names, since pandas is not loaded here; numpy's NaN is a float too, but its
-    # comparisons are no `True`.
+    """Return whether a value is None, NaN, or pandas' NA."""
+    # By their names, since pandas is not loaded here.
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and math.isnan(value)
@@ -26,7 +23,7 @@ def plain(value: Any) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number with that many decimals and a true minus sign."""
+    """A number with `digits` decimals and a true minus sign."""
     return NOTHING if absent(value) else _decimals(float(value), f",.{digits}f")
 
 
@@ -78,7 +75,7 @@ def rate(value: Any) -> str:
 
 def short(value: Any) -> str:
     """A number to three significant digits, without an exponent."""
-    return NOTHING if absent(value) else _three(float(value))
+    return NOTHING if absent(value) else _three_digits(float(value))
 
 
 def probability(value: Any) -> str:
@@ -103,8 +100,8 @@ def big(value: Any) -> str:
     for power, letter in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         # What rounds up to the unit is in it: 1.00 M, not 1000 k.
         if abs(size) >= 0.9995 * 10**power:
-            return f"{_three(size / 10**power)} {letter}"
-    return _minus(f"{size:.0f}") if size.is_integer() else _three(size)
+            return f"{_three_digits(size / 10**power)} {letter}"
+    return _minus(f"{size:.0f}") if size.is_integer() else _three_digits(size)
 
 
 def memory(value: Any) -> str:
@@ -158,7 +155,7 @@ def shape(model: Mapping[str, Any]) -> str:
 
 
 def bare(label: str) -> bool:
-    """Whether a label is a number alone, which says nothing without its factor: `8/3`."""
+    """Return whether a label is a number alone, which says nothing without its factor: `8/3`."""
     return re.fullmatch(r"[-+]?[\d.]+(/[\d.]+)?", label) is not None
 
 
@@ -169,9 +166,7 @@ def plural(n: int, one: str, many: str = "") -> str:
 
 def listing(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return (
-        parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
-    )
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def judged(verdict: str, cause: str) -> str:
@@ -180,14 +175,15 @@ def judged(verdict: str, cause: str) -> str:
 
 
 _OPEN = ("inconclusive", "invalid")
-"""Verdicts that say nothing of the arm, so that no other one contradicts them."""
+"""Verdicts that decide nothing, so that no other one contradicts them."""
 
 
 def confirmed(first: str, again: str) -> str:
-    """What a confirmation makes of a verdict: *agrees* where the word is the same, *disagrees*
-    where both blocks of seeds decide and otherwise, *not confirmed* where the second tells nothing
-    or has no whole pairs, and *inconclusive at first* or *inconclusive again* where there was
-    nothing to confirm.
+    """Return the agreement of a confirmation with the first verdict.
+
+    *agrees*: the words are the same. *disagrees*: both blocks of seeds decide, and differ. *not
+    confirmed*: the second block does not decide. *inconclusive at first*, *inconclusive again*: the
+    first did not.
     """
     if first in _OPEN:
         return f"{first} {'again' if first == again else 'at first'}"
@@ -197,37 +193,29 @@ def confirmed(first: str, again: str) -> str:
 
 
 def one_reason(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """The reason why all of them are invalid, where it is the same one; else nothing."""
-    reasons = {str(row["reason"]) for row in rows if row["verdict"] == "invalid"}
-    return (
-        reasons.pop()
-        if len(reasons) == 1 and all(row["verdict"] == "invalid" for row in rows)
-        else ""
-    )
+    """Return the reason why all rows are invalid, if it is the same for all; else nothing."""
+    if any(row["verdict"] != "invalid" for row in rows):
+        return ""
+    reasons = {str(row["reason"]) for row in rows}
+    return reasons.pop() if len(reasons) == 1 else ""
 
 
-_ENDLESS = 1e15
-"""From this size on a number is written with an exponent: no digit behind it would be one that was
-measured.
-"""
+_WITH_EXPONENT = 1e15
+"""From this size on a number is written with an exponent: further digits were not measured."""
 
 
 def _decimals(value: float, form: str) -> str:
-    """The number in that format; a zero has no minus, but what is below zero and rounds to it keeps
-    its own.
-    """
-    return _minus(
-        f"{value:{'+' * form.startswith('+')}.4g}"
-        if abs(value) >= _ENDLESS
-        else f"{value + 0.0:{form}}"
-    )
+    """Return the number in a format; 0 has no minus, but a number below 0 that rounds to it has."""
+    if abs(value) >= _WITH_EXPONENT:
+        return _minus(f"{value:{'+' * form.startswith('+')}.4g}")
+    return _minus(f"{value + 0.0:{form}}")
 
 
 def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def _three(size: float) -> str:
+def _three_digits(size: float) -> str:
     if size == 0 or not math.isfinite(size):
         return f"{size:g}"
     decimals = max(0, 2 - math.floor(math.log10(abs(size)) + 1e-9))

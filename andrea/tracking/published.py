@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from andrea.errors import UserError
@@ -43,21 +44,39 @@ class Entry(Record):
 
 
 def load_entries(subject: Subject) -> dict[str, Entry]:
-    """Return the entries by W&B id. A damaged one is left out: its run is looked at again."""
-    path = wandb_folder(subject) / "mirrored.json"
-    entries: dict[str, Entry] = {}
-    for run, values in (read_mapping(path) or {}).items():
-        entry = Entry.from_json(values, f"{path}, {run}")
-        if entry is not None and (entry.has_rows or entry.folder):
-            entries[run] = entry
-    return entries
+    """Return the entries by W&B id, without damaged ones."""
+    path = _ledger_path(subject)
+    entries = {run: _parse(values, path, run) for run, values in _read_ledger(path).items()}
+    return {run: entry for run, entry in entries.items() if entry is not None}
+
+
+def load_entry(subject: Subject, run: str) -> Entry | None:
+    """Return the entry of one W&B run; None where it is missing or damaged: the run is looked at
+    again.
+    """
+    path = _ledger_path(subject)
+    return _parse(_read_ledger(path).get(run), path, run)
 
 
 def save_entry(subject: Subject, run: str, entry: Entry) -> None:
     """Write down what W&B has of the run, in one step."""
-    entries = {**load_entries(subject), run: entry}
-    values = {name: each.to_json() for name, each in entries.items()}
-    write_json(wandb_folder(subject) / "mirrored.json", values)
+    path = _ledger_path(subject)
+    write_json(path, {**_read_ledger(path), run: entry.to_json()})
+
+
+def _ledger_path(subject: Subject) -> Path:
+    return wandb_folder(subject) / "mirrored.json"
+
+
+def _read_ledger(path: Path) -> dict[str, object]:
+    return read_mapping(path) or {}
+
+
+def _parse(values: object, path: Path, run: str) -> Entry | None:
+    entry = Entry.from_json(values, f"{path}, {run}")
+    if entry is None or not (entry.has_rows or entry.folder):
+        return None
+    return entry
 
 
 def is_done(subject: Subject, entry: Entry | None, to: Destination, stamp: str) -> bool:
@@ -135,7 +154,7 @@ def ending_stamp(store: RunStore, run_id: str, *, failed: bool = True) -> str | 
 def last_written(subject: Subject) -> int:
     """Return when the last W&B run was begun or written, in nanoseconds; 0 before the first."""
     try:
-        return (wandb_folder(subject) / "mirrored.json").stat().st_mtime_ns
+        return _ledger_path(subject).stat().st_mtime_ns
     except OSError:
         return 0
 
@@ -144,7 +163,7 @@ def remove_unnamed(subject: Subject, run: str) -> None:
     """Remove wandb's folders of this run that the ledger does not name: halves, and what a later
     copy replaced.
     """
-    entry = load_entries(subject).get(run)
+    entry = load_entry(subject, run)
     for path in wandb_folder(subject).glob(f"*run-*-{run}"):
         if entry is None or path.name != entry.folder:
             shutil.rmtree(path, ignore_errors=True)

@@ -18,7 +18,7 @@ from andrea.store.studies import StudyFolder
 from andrea.store.verdict_rows import EffectRow, VerdictRow, effect_rows, verdict_rows
 from andrea.tracking.destination import Destination
 from andrea.tracking.projection import LAYER_METRICS, Projection, as_tags, short_name
-from andrea.tracking.published import is_done, load_entries, unique_runs
+from andrea.tracking.published import is_done, load_entry, unique_runs
 from andrea.tracking.subject import study_key
 
 NUMBERS = ("mean", "low", "high", "level", "n", "p", "p_holm", "regret", "smallest_visible")
@@ -124,7 +124,7 @@ def pending_study(
     if not is_judged(folder):
         return None
     projection = project_study(folder, store, to.tags, checkpoint=checkpoint)
-    entry = load_entries(folder).get(projection.id)
+    entry = load_entry(folder, projection.id)
     if entry is not None and entry.stamp and not checkpoint:
         # A checkpoint that was attached once stays attached.
         stamp = entry.stamp.removesuffix(WITH_CHECKPOINT)

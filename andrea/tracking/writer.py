@@ -25,7 +25,7 @@ from andrea.tracking.projection import AXES, Projection, RunProjection, project_
 from andrea.tracking.published import (
     Entry,
     ending_stamp,
-    load_entries,
+    load_entry,
     pending_runs,
     remove_unnamed,
     save_entry,
@@ -219,7 +219,7 @@ class Writer:
             self._say(f"{error}; mirroring offline, publish later with `{command}`")
         self._to = replace(self._to, mode="offline")
         # An offline copy would be sent after the rows that the server has.
-        entry = load_entries(self._subject).get(run)
+        entry = load_entry(self._subject, run)
         if entry is not None and entry.has_rows:
             return None
         return self._contain(run, name, write)

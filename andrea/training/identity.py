@@ -156,11 +156,7 @@ def identity(
         "data": fingerprint,
         "numerics": numerics(cfg),
         "platform": platform or this_platform(cfg.train.device),
-        "route": {
-            **_without_neutral({"train": route})["train"],
-            "layout": "solo",
-            "world_size": 1,
-        },
+        "route": {**_without_neutral({"train": route})["train"], "layout": "solo", "world_size": 1},
         "repeat": repeat,
     }
 

@@ -51,11 +51,7 @@ def run_job(
 
 
 def _train_attempt(
-    claim: Claim,
-    cfg: RunConfig,
-    data_folder: Path,
-    identity: Identity,
-    checkpoint_every_s: float,
+    claim: Claim, cfg: RunConfig, data_folder: Path, identity: Identity, checkpoint_every_s: float
 ) -> RunResult:
     settings = RunSettings(config=cfg.model_dump(mode="json"), identity=identity)
     environment = run_environment(cfg.train.device)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts load when they are used: most commands judge nothing
 from numpy.typing import NDArray
-from scipy import special
 
 LEVEL = 0.95
 
@@ -66,7 +66,7 @@ def over_documents(arm: Losses, baseline: Losses) -> Documents:
     if n < 2:
         return Documents(n, mean, None, reason="one document says nothing about others")
     error, freedom = _sandwich(delta - mean, tokens)
-    half = error * float(-special.stdtrit(freedom, (1 - LEVEL) / 2))
+    half = error * float(-scipy.special.stdtrit(freedom, (1 - LEVEL) / 2))
     return Documents(n, mean, (mean - half, mean + half), LEVEL, freedom)
 
 

@@ -98,7 +98,6 @@ def judge_effects(
     arms: Mapping[str, ArmData],
     *,
     seeds: Sequence[int] | None = None,
-    alpha: float | None = None,
     controls: ControlSummary | None = None,
 ) -> list[Effect]:
     """Judge every effect of a factorial design, by the rule by which arms are judged.
@@ -112,7 +111,6 @@ def judge_effects(
         baseline: the cell whose levels the others are compared with.
         arms: every cell by name, also those that could not be trained.
         seeds: as for `judge_contrasts`.
-        alpha: as for `judge_contrasts`.
         controls: as for `judge_contrasts`.
 
     Raises:
@@ -120,9 +118,7 @@ def judge_effects(
         KeyError: a cell is no arm.
     """
     contrasts = factorial_contrasts(factors, baseline)
-    return judge_contrasts(
-        protocol, contrasts, arms, baseline, seeds=seeds, alpha=alpha, controls=controls
-    )
+    return judge_contrasts(protocol, contrasts, arms, baseline, seeds=seeds, controls=controls)
 
 
 def judge_contrasts(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy import special
+import scipy  # its parts load when they are used: most commands judge nothing
 
 ROUNDING = 1e-12
 """Nats below which a spread or a mean is float rounding, not noise: such differences count as
@@ -50,7 +50,7 @@ def t_test_p(
     excess = {"two-sided": abs(deviation), "greater": deviation, "less": -deviation}[alternative]
     if error == 0:
         return 0.0 if excess > ROUNDING else 1.0
-    tail = float(special.stdtr(len(differences) - 1, -excess / error))
+    tail = float(scipy.special.stdtr(len(differences) - 1, -excess / error))
     return 2 * tail if alternative == "two-sided" else tail
 
 
@@ -86,7 +86,7 @@ def t_interval(differences: Sequence[float], alpha: float) -> tuple[float, float
 @functools.lru_cache(maxsize=4096)
 def critical_t(n: int, alpha: float) -> float:
     """Return the two-sided critical value of t with n − 1 degrees of freedom."""
-    return float(-special.stdtrit(n - 1, alpha / 2))
+    return float(-scipy.special.stdtrit(n - 1, alpha / 2))
 
 
 def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
@@ -124,8 +124,8 @@ def t_test_power(effect: float, n: int, alpha: float) -> float:
         alpha: level of the test.
     """
     bound, shift = critical_t(n, alpha), abs(effect) * math.sqrt(n)
-    upper = 1 - float(special.nctdtr(n - 1, shift, bound))
-    lower = float(special.nctdtr(n - 1, shift, -bound))
+    upper = 1 - float(scipy.special.nctdtr(n - 1, shift, bound))
+    lower = float(scipy.special.nctdtr(n - 1, shift, -bound))
     # Far out scipy gives nan: for the near side that is certainty, for the far side nothing.
     if math.isnan(upper):
         upper = 1.0
@@ -149,7 +149,7 @@ def pairs_needed(effect: float, sd: float, alpha: float) -> int | None:
         return 2
     # With a known sd a normal test would do with this many; the t test needs a few more, never
     # fewer.
-    quantiles = float(special.ndtri(1 - alpha / 2) + special.ndtri(POWER))
+    quantiles = float(scipy.special.ndtri(1 - alpha / 2) + scipy.special.ndtri(POWER))
     normal = (quantiles * sd / effect) ** 2
     if normal >= MOST_PAIRS:
         return None

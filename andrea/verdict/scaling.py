@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy  # its parts load when they are used: most commands judge nothing
 from numpy.typing import NDArray
-from scipy import special
 
 from andrea.verdict import paired
 
@@ -80,10 +80,11 @@ class _Sum(NamedTuple):
         """Two-sided, that the sum is 0."""
         if self.error == 0:
             return 0.0 if abs(self.value) > paired.ROUNDING else 1.0
-        return 2 * float(special.stdtr(self.freedom, -abs(self.value) / self.error))
+        return 2 * float(scipy.special.stdtr(self.freedom, -abs(self.value) / self.error))
 
     def interval_at(self, alpha: float) -> tuple[float, float]:
-        half = self.error * float(-special.stdtrit(self.freedom, alpha / 2)) if self.error else 0.0
+        quantile = float(-scipy.special.stdtrit(self.freedom, alpha / 2))
+        half = self.error * quantile if self.error else 0.0
         return self.value - half, self.value + half
 
 

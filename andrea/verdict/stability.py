@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import special
+import scipy  # its parts load when they are used: most commands judge nothing
 
 from andrea.verdict.replicates import Replicate
 
@@ -51,7 +51,7 @@ def wilson_interval(bad: int, n: int) -> tuple[float, float]:
     the seconds that loading scipy.stats takes at the end of every study.
     """
     share = bad / n
-    z = float(special.ndtri(0.5 + 0.5 * LEVEL))
+    z = float(scipy.special.ndtri(0.5 + 0.5 * LEVEL))
     denominator = 2 * (n + z**2)
     center = (2 * n * share + z**2) / denominator
     half_width = z / denominator * math.sqrt(4 * n * share * (1 - share) + z**2)

@@ -96,9 +96,7 @@ def convert_to_tokens(
 
 
 def _require_complete_pairs(
-    differences: Mapping[int, float],
-    half: Mapping[int, float],
-    double: Mapping[int, float] | None,
+    differences: Mapping[int, float], half: Mapping[int, float], double: Mapping[int, float] | None
 ) -> None:
     if len(differences) < 2:
         raise _Refused("fewer than two pairs")

@@ -68,7 +68,7 @@ def html(report: Report, folder: Path, drawings: Mapping[str, str], refresh: int
         refresh: seconds after which the page loads itself again; 0 for never.
     """
     specs = {
-        figure.name: {**names.shown_in(figure.spec), "width": "container"}
+        figure.name: {**names.printable_in(figure.spec), "width": "container"}
         for figure in report.figures()
     }
     template = environment(folder).get_template("report.html.j2")
@@ -134,7 +134,7 @@ def drawn(report: Report) -> dict[str, str]:
         try:
             # A control character would end the process: names are text, whoever wrote them.
             drawing = str(
-                vl_convert.vegalite_to_svg(names.shown_in(figure.spec), allowed_base_urls=[])
+                vl_convert.vegalite_to_svg(names.printable_in(figure.spec), allowed_base_urls=[])
             )
         except ValueError as error:
             told = " ".join(line.strip() for line in str(error).splitlines()[:2])
@@ -162,7 +162,7 @@ def alone(figure: Figure, drawing: str) -> str:
         marks.append(f'<rect x="{x}" y="{y + 6}" width="11" height="11" rx="3" fill="{color}"/>')
         marks.append(
             f'<text x="{x + 17}" y="{y + 16}" '
-            f'fill="{theme.css_color("ink")}">{escape(names.shown(label))}</text>'
+            f'fill="{theme.css_color("ink")}">{escape(names.printable(label))}</text>'
         )
         x += advance
     strip = 20 * (row + 1) + 6

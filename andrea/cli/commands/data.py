@@ -18,19 +18,8 @@ app = typer.Typer(
 
 Source = Annotated[str, argument("SOURCE", "sotu, or text:PATH (a file, a folder, a glob).")]
 Tokenizer = Annotated[str | None, option("--tokenizer NAME", "byte, char, bpe-N.")]
-PRINTED = (
-    "source",
-    "tokenizer",
-    "vocab_size",
-    "documents",
-    "duplicates",
-    "empty",
-    "bytes",
-    "characters",
-    "tokens",
-    "split",
-)
-"""Fields of meta.json that `--json` prints."""
+UNPRINTED = {"format", "dtype", "parts", "files", "versions", "fingerprint"}
+"""Fields of meta.json that `--json` leaves out."""
 
 
 @app.command(
@@ -109,8 +98,7 @@ def print_corpus(prepared: "Prepared", as_json: bool) -> None:
         typer.echo(corpus_as_text(prepared))
         return
     head = {"fingerprint": prepared.fingerprint, "folder": str(prepared.folder)}
-    values = prepared.meta.model_dump(mode="json")
-    print_json(head | {key: values[key] for key in PRINTED})
+    print_json(head | prepared.meta.model_dump(mode="json", exclude=UNPRINTED))
 
 
 def corpus_as_text(prepared: "Prepared") -> str:

@@ -15,7 +15,7 @@ from andrea.text.numbers import big, relative
 
 if TYPE_CHECKING:
     from andrea.model.config import ModelConfig
-    from andrea.model.size_matching import Setting
+    from andrea.model.size_matching import Fitted
     from andrea.model.summary import ComparedModel, MatchedModel, ModelSummary
 
 app = typer.Typer(help="Parameters, FLOPs and memory of a model.", rich_markup_mode=None)
@@ -112,9 +112,7 @@ def compare(
     compared = compare_models(cfgs)
     matched = match_models(cfgs, match, by or "mlp_width") if match else []
     entries = {
-        model.name: entry_to_copy(
-            model.name, settings or [], model.fitted.setting, model.fitted.became
-        )
+        model.name: entry_to_copy(model.name, settings or [], model.fitted)
         for model in matched
         if model.fitted and model.fitted.became != model.fitted.was
     }
@@ -174,7 +172,7 @@ def parse_model(model: str, settings: Sequence[str]) -> "ModelConfig":
     return config.model
 
 
-def entry_to_copy(model: str, settings: Sequence[str], by: "Setting", value: int) -> str:
+def entry_to_copy(model: str, settings: Sequence[str], fitted: "Fitted") -> str:
     """Return the name of the model with the solved setting in it.
 
     A width takes the place of the setting that it would follow from.
@@ -182,7 +180,8 @@ def entry_to_copy(model: str, settings: Sequence[str], by: "Setting", value: int
     from andrea.model.size_matching import changed_settings
 
     preset, _, own = model.partition(":")
-    changed, before = changed_settings(by, value), parse_model(preset, settings)
+    changed = changed_settings(fitted.setting, fitted.became)
+    before = parse_model(preset, settings)
     parts = [part.strip().removeprefix("model.") for part in own.split(",") if part]
     settings_of_name = [part for part in parts if part.partition("=")[0].strip() not in changed]
     for name, new in changed.items():
@@ -241,21 +240,14 @@ def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
     for group in models[0].parameters._fields:
         counts = [getattr(model.parameters, group) for model in models]
         lines.append([group.replace("_", " "), *(f"{count:,}" for count in counts)])
-    others = models[1:]
+    parameters = [difference_to_first(model.difference) for model in models[1:]]
+    flops = [difference_to_first(model.flops_difference) for model in models[1:]]
     lines += [
         ["total", *(f"{model.parameters.total:,}" for model in models)],
         ["non embedding", *(f"{model.parameters.non_embedding:,}" for model in models)],
         ["training FLOPs per token", *(big(model.flops_per_token) for model in models)],
-        [
-            "parameters against the first",
-            "",
-            *(difference_to_first(model.difference) for model in others),
-        ],
-        [
-            "FLOPs against the first",
-            "",
-            *(difference_to_first(model.flops_difference) for model in others),
-        ],
+        ["parameters against the first", "", *parameters],
+        ["FLOPs against the first", "", *flops],
     ]
     names = ("", *(model.name for model in models))
     text = table(lines, names, right=range(1, len(models) + 1))

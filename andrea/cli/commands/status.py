@@ -79,18 +79,10 @@ class SingleRunState:
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
-        result = self.result
-        return {
-            "kind": "run",
-            "study": None,
-            "run_id": self.run_id,
-            "outcome": self.outcome,
-            "stalled": result.stalled if result else None,
-            "loss": result.loss if result else None,
-            "tokens": result.tokens if result else None,
-            "reason": self.reason,
-            "finished_at": result.finished_at if result else None,
-        }
+        about = {"kind": "run", "study": None, "run_id": self.run_id, "outcome": self.outcome}
+        names = ("stalled", "loss", "tokens", "finished_at")
+        ended = {name: getattr(self.result, name, None) for name in names}
+        return {**about, **ended, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -146,11 +138,10 @@ class StudyState:
             },
             "running": [_run_as_json(run) for run in self.running],
             "failed": [
-                {**_run_as_json(end.run), "reason": end.reason, "log": end.log}
-                for end in self.failed
+                _run_as_json(end.run, reason=end.reason, log=end.log) for end in self.failed
             ],
             "not_completed": [
-                {**_run_as_json(run), "ending": ending} for run, ending in self.not_completed
+                _run_as_json(run, ending=ending) for run, ending in self.not_completed
             ],
             "verdicts": [
                 {"arm": verdict.arm, "verdict": verdict.verdict, "cause": verdict.cause}
@@ -162,8 +153,8 @@ class StudyState:
         }
 
 
-def _run_as_json(run: "RunSpec") -> dict[str, object]:
-    return run.model_dump(mode="json", exclude_unset=True, include=RUN_FIELDS)
+def _run_as_json(run: "RunSpec", **more: str | None) -> dict[str, object]:
+    return run.model_dump(mode="json", exclude_unset=True, include=RUN_FIELDS) | more
 
 
 def read_states(store: "RunStore") -> tuple[list[StudyState], list[SingleRunState]]:
@@ -278,9 +269,8 @@ def _count_runs(folder: "StudyFolder", planned: int) -> int:
 
 def _log_path(store: "RunStore", run_id: str) -> str | None:
     current = store.current(run_id)
-    if current is None or not (current / "log.txt").exists():
-        return None
-    return str(current / "log.txt")
+    path = current and current / "log.txt"
+    return str(path) if path and path.exists() else None
 
 
 def studies_table(states: Sequence[StudyState]) -> str:

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from andrea.cli import completion
-from andrea.cli.options import (
-    DEFAULT_RUNS,
-    Debug,
-    Json,
-    Runs,
-    WandbEntity,
-    WandbProject,
-    WandbTags,
-    argument,
-    examples,
-    option,
-)
+from andrea.cli import options as opt
 from andrea.cli.show.output import print_json
 from andrea.errors import UserError
 from andrea.text.numbers import plural
@@ -30,7 +19,7 @@ if TYPE_CHECKING:
     from andrea.tracking.destination import Destination
     from andrea.tracking.subject import Subject
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     "andrea sync norm-placement --online           publishes every finished run; needs `wandb "
     "login` once",
     "andrea sync norm-placement                    the same as WANDB_MODE says; offline files by "
@@ -46,7 +35,7 @@ EXAMPLES = examples(
 def sync(
     study: Annotated[
         str,
-        argument(
+        opt.argument(
             "STUDY",
             "Folder name of a study, or its bare name: the latest; or the beginning of a run's id.",
             autocompletion=completion.study_names,
@@ -54,23 +43,23 @@ def sync(
     ],
     wandb: Annotated[
         Literal["offline", "online"] | None,
-        option("--wandb", "Where to; default: offline, or what WANDB_MODE says."),
+        opt.option("--wandb", "Where to; default: offline, or what WANDB_MODE says."),
     ] = None,
     online: Annotated[
-        bool, option("--online", "The same as --wandb online; needs a login.")
+        bool, opt.option("--online", "The same as --wandb online; needs a login.")
     ] = False,
-    project: WandbProject = None,
-    entity: WandbEntity = None,
-    tags: WandbTags = None,
+    project: opt.WandbProject = None,
+    entity: opt.WandbEntity = None,
+    tags: opt.WandbTags = None,
     checkpoint: Annotated[
-        bool, option("--checkpoint", "Attach the checkpoint of the study's best run.")
+        bool, opt.option("--checkpoint", "Attach the checkpoint of the study's best run.")
     ] = False,
-    runs: Runs = DEFAULT_RUNS,
+    runs: opt.Runs = opt.DEFAULT_RUNS,
     dry_run: Annotated[
-        bool, option("--dry-run", "Say what would be written; write nothing, ask no server.")
+        bool, opt.option("--dry-run", "Say what would be written; write nothing, ask no server.")
     ] = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Mirror the runs of a study, its verdicts, report and dashboard to W&B; safe to repeat."""
     from andrea.tracking.destination import missing_key, resolve_destination, resolve_mode

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.analysis.trace import sentences
-from andrea.cli.options import (
-    DEFAULT_RUNS,
-    Debug,
-    Json,
-    Preset,
-    Runs,
-    Settings,
-    Variants,
-    argument,
-    examples,
-    option,
-)
+from andrea.cli import options as opt
 from andrea.cli.settings import build_run_config, load_variants, require_model_settings
 from andrea.cli.show.output import (
     print_json,
@@ -39,7 +28,7 @@ if TYPE_CHECKING:
     from andrea.data.tokenizers import Tokenizer
     from andrea.model.gpt import GPT
 
-EXAMPLES = examples(
+EXAMPLES = opt.examples(
     'andrea trace "The state of the union is strong"             a fresh model of the tiny preset',
     'andrea trace "Fellow citizens" --run 3fa9 --logit-lens --html trace.html',
     'andrea trace "We the people" --token 3 --set model.norm_placement=post',
@@ -70,32 +59,34 @@ class Subject:
 
 
 def trace(
-    text: Annotated[str, argument("TEXT", "The text that the token stands in.")],
-    preset: Preset = None,
-    settings: Settings = None,
-    variants: Variants = None,
+    text: Annotated[str, opt.argument("TEXT", "The text that the token stands in.")],
+    preset: opt.Preset = None,
+    settings: opt.Settings = None,
+    variants: opt.Variants = None,
     seed: Annotated[
-        int | None, option("--seed N", "Of a fresh model's weights; default: 1.", min=0)
+        int | None, opt.option("--seed N", "Of a fresh model's weights; default: 1.", min=0)
     ] = None,
     run: Annotated[
         str | None,
-        option("--run RUN", "A finished run (the beginning of its id) or a model folder."),
+        opt.option("--run RUN", "A finished run (the beginning of its id) or a model folder."),
     ] = None,
     token: Annotated[
-        int, option("--token I", "Which token, from 0; negative ones count from the end.")
+        int, opt.option("--token I", "Which token, from 0; negative ones count from the end.")
     ] = -1,
     lens: Annotated[
-        bool, option("--logit-lens", "Also what the head makes of the stream after every block.")
+        bool,
+        opt.option("--logit-lens", "Also what the head makes of the stream after every block."),
     ] = False,
     top: Annotated[
-        int | None, option("--top K", "Guesses per depth of the lens; default: 3.", min=1, max=20)
+        int | None,
+        opt.option("--top K", "Guesses per depth of the lens; default: 3.", min=1, max=20),
     ] = None,
     html: Annotated[
-        Path | None, option("--html FILE", "Draw it as one page that opens offline.")
+        Path | None, opt.option("--html FILE", "Draw it as one page that opens offline.")
     ] = None,
-    runs: Runs = DEFAULT_RUNS,
-    as_json: Json = False,
-    debug: Debug = False,
+    runs: opt.Runs = opt.DEFAULT_RUNS,
+    as_json: opt.Json = False,
+    debug: opt.Debug = False,
 ) -> None:
     """Follow one token: what every sublayer read, what it added, what the stream became.
 

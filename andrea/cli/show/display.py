@@ -6,6 +6,7 @@ Both are observers of the controller.
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Self
 
@@ -38,6 +39,7 @@ def make_display(
     return kind(progress, stream, labels or {}, reused_before)
 
 
+@dataclass(eq=False)
 class LineDisplay(Observer):
     """One line per phase and per run that ends, flushed, without control characters.
 
@@ -45,19 +47,14 @@ class LineDisplay(Observer):
     line.
     """
 
-    def __init__(
-        self,
-        progress: StudyProgress,
-        stream: IO[str],
-        labels: Mapping[str, str],
-        reused_before: int,
-    ) -> None:
-        self._progress = progress
-        self._stream = stream
-        self._labels = labels
-        self._announced_reused = reused_before
-        self._pending_phase = ""
-        self._lock = threading.RLock()
+    progress: StudyProgress
+    stream: IO[str]
+    labels: Mapping[str, str]
+    """Of arms, by name."""
+    announced_reused: int
+    """Runs in the store that the reader knows of already."""
+    _pending_phase: str = ""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __enter__(self) -> Self:
         return self
@@ -65,36 +62,36 @@ class LineDisplay(Observer):
     def __exit__(self, *error: object) -> None:
         self._pending_phase = ""
         self._write_pending()
-        self._stream.flush()
+        self.stream.flush()
 
     def on_runs_planned(self, runs: Sequence[RunSpec]) -> None:
         """Count runs that are planned."""
-        self._progress.add_runs(runs)
+        self.progress.add_runs(runs)
 
     def on_run_started(self, run: RunSpec, attempt: int) -> None:
         """Count a run that begins; its line comes when it ends."""
         self._write_pending()
-        self._progress.start_run(run)
+        self.progress.start_run(run)
 
     def on_metrics(self, run: RunSpec, record: MetricRecord) -> None:
         """Take in metrics."""
-        self._progress.update_run(run, record)
+        self.progress.update_run(run, record)
 
     def on_run_finished(self, run: RunSpec, result: RunResult, *, reused: bool) -> None:
         """Write the line of a run that was trained."""
-        duration_s = self._progress.finish_run(run)
+        duration_s = self.progress.finish_run(run)
         if duration_s is not None:
-            name = describe_run(run, self._labels)
-            self.on_message(result_line(self._progress, name, run, result, duration_s))
+            name = describe_run(run, self.labels)
+            self.on_message(result_line(self.progress, name, run, result, duration_s))
 
     def on_run_failed(self, run: RunSpec, reason: str, attempt: int) -> None:
         """Write why a run ended without a result."""
-        self._progress.drop_run(run)
-        self.on_message(f"failed: {describe_run(run, self._labels)}: {reason}")
+        self.progress.drop_run(run)
+        self.on_message(f"failed: {describe_run(run, self.labels)}: {reason}")
 
     def on_phase_started(self, name: str, note: str) -> None:
         """Keep the line of the phase until a run of it begins."""
-        self._progress.phase = name
+        self.progress.phase = name
         if name == "extension":
             note = re.sub("(?<=best of ).*?(?= at the )", self._label_arms, note)
         if not note:
@@ -117,22 +114,22 @@ class LineDisplay(Observer):
             if self._pending_phase:
                 self._write(" ".join(self._pending_phase.split()))
                 self._pending_phase = ""
-            reused, total = self._progress.reused, self._progress.total
-            if reused > self._announced_reused:
-                self._announced_reused = reused
+            reused, total = self.progress.reused, self.progress.total
+            if reused > self.announced_reused:
+                self.announced_reused = reused
                 self._write(f"{reused} of {total} runs are in the store already")
 
     def _label_arms(self, arms: re.Match[str]) -> str:
-        return ", ".join(self._labels.get(arm, arm) for arm in arms[0].split(", "))
+        return ", ".join(self.labels.get(arm, arm) for arm in arms[0].split(", "))
 
     def _write(self, line: str) -> None:
         try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            self.stream.write(line + "\n")
+            self.stream.flush()
         except BrokenPipeError:
             # Nobody reads any more (`| head`): stop as programs do on a closed pipe; the same
             # command resumes.
-            redirect_to_devnull(self._stream)
+            redirect_to_devnull(self.stream)
             raise SystemExit(1) from None
 
 
@@ -146,7 +143,7 @@ class LiveDisplay(LineDisplay):
 
         # The panel is built by rich's own thread, twice a second: training never waits for a
         # terminal.
-        console = Console(file=self._stream)
+        console = Console(file=self.stream)
         return Live(
             console=console, get_renderable=self._panel, refresh_per_second=2, transient=True
         )
@@ -169,7 +166,7 @@ class LiveDisplay(LineDisplay):
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        progress = self._progress
+        progress = self.progress
         head = Table.grid(padding=(0, 1), expand=True)
         head.add_column(no_wrap=True)
         head.add_column(ratio=1)
@@ -182,7 +179,7 @@ class LiveDisplay(LineDisplay):
         head.add_row(progress.phase or "starting", bar, note)
         jobs = Table.grid(padding=(0, 2))
         for job in list(progress.running.values()):
-            name = describe_run(job.run, self._labels)
+            name = describe_run(job.run, self.labels)
             jobs.add_row(*job_cells(job, name, progress.budget))
         return Group(head, jobs)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from andrea.records.run import MetricRecord, RunSpec
 
@@ -42,41 +42,32 @@ class RunningJob:
         return min(1.0, tokens / planned) if planned else 0.0
 
 
+@dataclass
 class StudyProgress:
-    """Runs planned, running and ended, and how long the rest takes.
+    """Runs planned, running and ended, and how long the rest takes."""
 
-    Args:
-        expected: runs that the plan counts; extensions of the grid may add more.
-        budget: tokens of one run.
-        estimate_s: duration of what the store does not have by the plan's calibration, used until
-            runs have shown their own pace. Their clock starts at the first report: before it,
-            workers load torch.
-        clock: the time in seconds.
+    expected: int
+    """Runs that the plan counts; extensions of the grid may add more."""
+    budget: int
+    """Tokens of one run."""
+    estimate_s: float | None
+    """Duration of what the store does not have by the plan's calibration, used until runs have
+    shown their own pace. Their clock starts at the first report: before it, workers load torch.
     """
-
-    def __init__(
-        self,
-        expected: int,
-        budget: int,
-        estimate_s: float | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.budget = budget
-        self.phase = ""
-        self.running: dict[str, RunningJob] = {}
-        self._expected = expected
-        self._estimate_s = estimate_s
-        self._clock = clock
-        self._planned: set[str] = set()
-        self._ended: set[str] = set()
-        self._reused: set[str] = set()
-        self._trained_runs = 0.0
-        self._first_report_at: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    """The time in seconds."""
+    phase: str = ""
+    running: dict[str, RunningJob] = field(default_factory=dict)
+    _planned: set[str] = field(default_factory=set)
+    _ended: set[str] = field(default_factory=set)
+    _reused: set[str] = field(default_factory=set)
+    _trained_runs: float = 0.0
+    _first_report_at: float | None = None
 
     @property
     def total(self) -> int:
         """Runs of the study as far as is known."""
-        return max(self._expected, len(self._planned))
+        return max(self.expected, len(self._planned))
 
     @property
     def reused(self) -> int:
@@ -95,7 +86,7 @@ class StudyProgress:
     def start_run(self, run: RunSpec) -> None:
         """Count a run that begins, or begins again after a crash."""
         self._planned.add(run.run_id)
-        self.running[run.run_id] = RunningJob(run, self._clock())
+        self.running[run.run_id] = RunningJob(run, self.clock())
 
     def update_run(self, run: RunSpec, record: MetricRecord) -> None:
         """Take in a record of metrics.jsonl."""
@@ -103,7 +94,7 @@ class StudyProgress:
         if job is None:
             return
         if self._first_report_at is None:
-            self._first_report_at = self._clock()
+            self._first_report_at = self.clock()
         job.tokens = record.tokens
         if job.first_tokens is None:
             job.first_tokens = record.tokens
@@ -127,7 +118,7 @@ class StudyProgress:
             self._first_report_at = job.started_at
         resumed_share = (job.first_tokens or 0) / self.budget if self.budget else 0.0
         self._trained_runs += 1 - resumed_share
-        return self._clock() - job.started_at
+        return self.clock() - job.started_at
 
     def drop_run(self, run: RunSpec) -> None:
         """Take a run that failed from those that are running; it stays open."""
@@ -144,10 +135,10 @@ class StudyProgress:
         if self._first_report_at is None:
             elapsed = 0.0
         else:
-            elapsed = self._clock() - self._first_report_at
+            elapsed = self.clock() - self._first_report_at
         if trained >= SMALLEST_PACE_RUNS and elapsed >= SHORTEST_PACE_S:
             return elapsed / trained * open_runs
-        if self._estimate_s is None:
+        if self.estimate_s is None:
             return None
         # The estimate is of what the store did not have.
-        return self._estimate_s * open_runs / max(1, self.total - self.reused)
+        return self.estimate_s * open_runs / max(1, self.total - self.reused)

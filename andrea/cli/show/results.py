@@ -1,6 +1,5 @@
 """The results of a study: its verdicts or its best config, what stands beside them, the report."""
 
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from andrea.catalogue import find_file
 from andrea.cli.show.output import table
 from andrea.cli.show.trials import best_as_json, trials_as_json, trials_as_text
 from andrea.cli.show.verdict_table import effect_table, verdict_table
+from andrea.errors import warn
 from andrea.records.verdict import ArmVerdict, ControlOutcomes, EqualCost, StudyVerdict
 from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
@@ -241,9 +241,7 @@ def write_report(folder: StudyFolder, store: RunStore) -> Path | None:
         script = find_file("reports", default_report_kind(folder))
         paths = make_report(store, folder, None, script, None)
     except Exception as error:
-        line = " ".join(f"warning: no report ({type(error).__name__}: {error})".split())
-        print(
-            f"{line}; `andrea report {folder.path.name}` builds it from the store", file=sys.stderr
-        )
+        fault = " ".join(f"{type(error).__name__}: {error}".split())
+        warn(f"no report ({fault}); `andrea report {folder.path.name}` builds it from the store")
         return None
     return paths[0] if paths else None

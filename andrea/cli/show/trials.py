@@ -54,11 +54,7 @@ def load_trials(folder: StudyFolder, store: RunStore) -> list[SweepTrial]:
 
 def trials_as_json(folder: StudyFolder, store: RunStore) -> list[dict[str, object]]:
     """Return the trials in order."""
-    trials = load_trials(folder, store)
-    if folder.load_best() is not None:
-        return [trial.to_json() for trial in trials]
-    keys = ("trial", "params", "run_id", "loss", "outcome", "stalled")
-    return [{key: getattr(trial, key) for key in keys} for trial in trials]
+    return [trial.to_json() for trial in load_trials(folder, store)]
 
 
 def trials_as_text(folder: StudyFolder, store: RunStore) -> str:

@@ -97,13 +97,16 @@ class Search:
             reveal: its value, which is there only once all of its generation's runs are.
         """
         run_id = trial.runs[0].run_id
-        asked = {"runs": [run.run_id for run in trial.runs], "duplicate_of": trial.duplicate_of}
+        attributes = {
+            "runs": [run.run_id for run in trial.runs],
+            "duplicate_of": trial.duplicate_of,
+        }
         results = self._results(trial) if reveal else []
         if len(results) < len(trial.runs):
-            return JournalTrial(self.arm, trial.number, run_id, trial.params, None, asked)
+            return JournalTrial(self.arm, trial.number, run_id, trial.params, None, attributes)
         value = sum(result.score for result in results) / len(results)
-        attributes = score_attributes(_representative(results))
-        return JournalTrial(self.arm, trial.number, run_id, trial.params, value, asked, attributes)
+        final = score_attributes(_representative(results))
+        return JournalTrial(self.arm, trial.number, run_id, trial.params, value, attributes, final)
 
     def conclude(self) -> BestTrial:
         """Return best.json: the best good trial, and all trials. Ties go to the earlier trial."""
