@@ -1,6 +1,6 @@
 """verdict.json: what a study says, and what stands beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import model_serializer, model_validator
@@ -14,48 +14,19 @@ from andrea.verdict.sensitivity import Sensitivity
 from andrea.verdict.stability import Stability
 from andrea.verdict.tokens_saved import TokensSaved
 
-_FILE_ORDER = [
-    "kind",
-    "steps",
-    "at",
-    "weights",
-    "arm",
-    "verdict",
-    "cause",
-    "reason",
-    "n",
-    "differences",
-    "m",
-    "level",
-    "arms",
-    "family",
-    "regret",
-    "counts",
-    "baseline_counts",
-    "mean",
-    "sd",
-    "interval",
-    "p",
-    "p_regret",
-    "p_holm",
-    "p_holm_regret",
-    "tost_p",
-    "tost_p_regret",
-    "fisher_p",
-    "pairs_needed",
-    "pairs_needed_regret",
-    "smallest_visible",
-    "tags",
-]
-"""Fields of a judged contrast as verdict.json has them."""
-
 
 class Judged(Record):
-    """What is said of one contrast, and with what right. Quantities that were not tested are None.
+    """The verdict on one contrast, with its numbers. Quantities that were not tested are None.
 
-    `andrea.verdict.judgement.Judgement` says what each field means.
+    `andrea.verdict.judgement.Judgement` says what each field means. Fields stand in the order of
+    the file, also those that only arms or only effects have.
     """
 
+    kind: str = ""
+    steps: Several[dict[str, str]] = []
+    at: dict[str, str] = {}
+    weights: dict[str, float] = {}
+    arm: str = ""
     verdict: Word
     cause: str = ""
     reason: str = ""
@@ -63,7 +34,13 @@ class Judged(Record):
     differences: Several[Difference] = []
     m: float | None = None
     level: float | None = None
+    arms: int | None = None
+    """Declared arms without the baseline: p values are adjusted over so many."""
+    family: int | None = None
+    """Effects of the kind: p values are adjusted over so many."""
     regret: float | None = None
+    counts: dict[str, int] | dict[str, dict[str, int]] = {}
+    baseline_counts: dict[str, int] = {}
     mean: float | None = None
     sd: float | None = None
     interval: tuple[float, float] | None = None
@@ -78,13 +55,6 @@ class Judged(Record):
     pairs_needed_regret: int | None = None
     smallest_visible: float | None = None
     tags: list[str] = []
-
-    @model_serializer(mode="wrap")
-    def _in_file_order(self, serialize: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        # Inherited fields would come first.
-        values = serialize(self)
-        known = [key for key in _FILE_ORDER if key in values]
-        return {key: values[key] for key in [*known, *(values.keys() - set(known))]}
 
     @property
     def low(self) -> float | None:
@@ -101,20 +71,13 @@ class ArmVerdict(Judged):
     """An arm against the baseline."""
 
     arm: str
-    arms: int | None = None
-    """Declared arms without the baseline: what p values are adjusted over."""
     counts: dict[str, int] = {}
-    baseline_counts: dict[str, int] = {}
 
 
 class EffectVerdict(Judged):
     """An effect of a factorial design."""
 
     kind: str
-    steps: Several[dict[str, str]] = []
-    at: dict[str, str] = {}
-    weights: dict[str, float] = {}
-    family: int | None = None
     counts: dict[str, dict[str, int]] = {}
 
 
