@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_zoo import NAMES, config, valid_models
+from model_zoo import NAMES, QUICK, config, valid_models
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -212,7 +212,7 @@ def assert_flops_counted(cfg: ModelConfig, B: int = 2) -> None:
     assert flops.backward == pytest.approx(backward / (B * T) - 2 * uncounted), cfg
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_flops_agree_with_torchs_counter_but_for_what_no_token_sees(name: str) -> None:
     assert_flops_counted(config(name))
 
@@ -248,7 +248,7 @@ def assert_kept(cfg: ModelConfig, B: int) -> None:
     assert sum(s.nbytes() for s in kept.values()) - estimate_memory(cfg, B).activations == 4, cfg
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_memory_of_activations_is_what_autograd_keeps(name: str) -> None:
     assert_kept(config(name), 3)
 

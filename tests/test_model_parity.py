@@ -38,7 +38,7 @@ def assert_same(name: str, ours: GPT, theirs: Any, seed: int) -> None:
         )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", ["wide", "odd"])
 @pytest.mark.parametrize("name", KINDS)
 def test_logits_loss_and_gradients_are_those_of_transformers(

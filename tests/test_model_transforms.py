@@ -16,7 +16,7 @@ from andrea.model.gpt import GPT
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_replicas_stacked_by_vmap_have_the_losses_and_gradients_of_solo_runs(name: str) -> None:
     replicas = [model(name, seed).double() for seed in (1, 2)]
     tokens, targets = some_tokens(2, 3, 8), some_tokens(2, 3, 8, seed=1)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from model_zoo import NAMES, some_tokens
+from model_zoo import QUICK, some_tokens
 from model_zoo import model as of_kind
 from torch.nn import functional as F
 from training_kit import corpus, tiny
@@ -55,7 +55,7 @@ def test_numbers_equal_an_independent_computation(tied: bool) -> None:
     assert len(found.residual_rms) == 4
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_every_kind_of_model_is_seen_through(name: str) -> None:
     model, x, y = of_kind(name), some_tokens(2, 8), some_tokens(2, 8, seed=1)
     found = diagnostics.layer_statistics(model, x, y)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
+from andrea.analysis.figures.marks import chart_of_visible, padded_domain, tooltips
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Column, Figure, Item, Table, Text, numbers
 from andrea.analysis.tables import summaries
@@ -237,10 +237,12 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         frame["at"] = frame["along"].map(study.factors[along])
     good = seeds[seeds["state"] == "completed"]["loss"]
     shown = pd.concat([good if len(good) else seeds["loss"], means["low"], means["high"]]).dropna()
-    domain = near(float(shown.min()), float(shown.max()))
+    domain = padded_domain(float(shown.min()), float(shown.max()))
     # What stalled lies so far off that the rest would shrink to a dot: it stands at the edge.
     seeds["drawn"] = seeds["loss"].clip(*domain)
-    labels = marks.spelled([study.factors[along][place] for place in places], "round(datum.value)")
+    labels = marks.label_expression(
+        [study.factors[along][place] for place in places], "round(datum.value)"
+    )
     axis = alt.Axis(
         values=list(range(len(places))), labelExpr=labels, grid=False, tickSize=0, labelPadding=8
     )
@@ -259,16 +261,8 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         "high:Q|.4f": "to",
         "n:Q": "seeds",
     }
-    base = (
-        alt.Chart(data(means.dropna(subset=["mean"])))
-        .transform_filter(VISIBLE)
-        .encode(color=marks.color(order))
-    )
-    dots = (
-        alt.Chart(data(seeds))
-        .transform_filter(VISIBLE)
-        .mark_point(size=34, strokeWidth=1.3, opacity=0.7)
-    )
+    base = chart_of_visible(means.dropna(subset=["mean"])).encode(color=marks.arm_color(order))
+    dots = chart_of_visible(seeds).mark_point(size=34, strokeWidth=1.3, opacity=0.7)
     single = {
         "arm:N": lines,
         "at:N": along,
@@ -280,16 +274,16 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
         dots.encode(
             x=x,
             y=alt.Y("drawn:Q", title="final loss (nats)", scale=scale),
-            color=marks.color(order),
-            shape=marks.states(),
-            tooltip=tooltip(single),
+            color=marks.arm_color(order),
+            shape=marks.outcome_shape(),
+            tooltip=tooltips(single),
         ),
         base.mark_line(strokeWidth=2).encode(x=x, y=y),
         base.mark_rule(strokeWidth=4, opacity=0.5).encode(
             x=x, y=alt.Y("low:Q", scale=scale, title="final loss (nats)"), y2="high:Q"
         ),
-        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, tooltip=tooltip(told)),
+        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, tooltip=tooltips(told)),
     ]
-    return marks.finish(
+    return marks.finish_chart(
         alt.layer(*layers), 300, f"Final loss over {along}, a line per level of {lines}."
     )
