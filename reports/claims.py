@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from andrea.analysis.figures import forest
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -165,9 +166,9 @@ def draw_effects(here: pd.DataFrame) -> Figure:
         "interval over the shaded band of that study's ±m, and coloured by what it says about the "
         "claim. Rows in words have no mean, and say why."
     )
-    spec = forest.forest(drawn, drawn["word"], COLORS)
+    spec = forest.draw_forest(drawn, drawn["word"], COLORS)
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
-    return Figure("effects-of-claims", caption, spec, forest.legend(drawn["word"], COLORS), keys)
+    return Figure("effects-of-claims", caption, spec, group_legend(drawn["word"], COLORS), keys)
 
 
 # ---- counted ----

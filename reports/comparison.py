@@ -191,7 +191,7 @@ def draw_rates(study: Study) -> Figure:
     if (study.trials["outcome"] == "diverged").any():
         keys["✚"] = "diverged"
     n = len(study.trials.dropna(subset=["score"]))
-    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
+    spec = rate_curves.draw_learning_rates(study.trials, study.choices, study.arms)
     caption = (
         "Final loss over the peak learning rate, on the part of the corpus that is kept for "
         f"choosing rates (tune), {text.plural(n, 'run')}, one per arm and rate."
@@ -269,11 +269,11 @@ def draw_losses(study: Study) -> list[Item]:
             "right end only, where every schedule has run out; a mean stops where a seed of the "
             "arm has no finite loss."
         )
-        spec = figures.loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
+        spec = figures.draw_loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
         items.append(
             Figure("evaluated-loss", caption, spec, chapters.arm_legend(study, evaluated["arm"]))
         )
-    differences = curves.paired(evaluated, study.baseline or "")
+    differences = curves.paired_differences(evaluated, study.baseline or "")
     later = differences[differences["tokens"] > differences["tokens"].max() * 0.15]
     if later["loss"].notna().any():
         caption = (
@@ -281,7 +281,7 @@ def draw_losses(study: Study) -> list[Item]:
             "15 % of the training on. Below 0 the arm is ahead. On the way it shows who learns "
             "sooner, not who is better: rates are still high there."
         )
-        spec = figures.loss_curves(
+        spec = figures.draw_loss_curves(
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
@@ -308,7 +308,7 @@ def draw_losses(study: Study) -> list[Item]:
             f"Training loss, mean of the batches since the last logged step ({band})."
             f"{smoothing_note}{drawn_note}"
         )
-        spec = figures.loss_curves(
+        spec = figures.draw_loss_curves(
             trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
         )
         items.append(
@@ -352,7 +352,7 @@ def draw_layers(study: Study) -> list[Item]:
                 Figure(
                     name,
                     caption + count_note,
-                    figures.by_layer(rows, study.arms, title),
+                    figures.draw_layers(rows, study.arms, title),
                     chapters.arm_legend(study, rows["arm"]),
                     keys,
                 )

@@ -15,6 +15,7 @@ from andrea.analysis.chapters import common as chapters
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.chapters import sizes as growth
 from andrea.analysis.figures import forest
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -143,7 +144,7 @@ def draw_forest(rows: pd.DataFrame) -> Figure:
     scale = (
         f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far "
         "intervals are not comparable with those of near ones."
-        if forest.stretched(rows)
+        if forest.needs_log_axis(rows)
         else ""
     )
     caption = (
@@ -152,7 +153,13 @@ def draw_forest(rows: pd.DataFrame) -> Figure:
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
-    return Figure("forest", caption, forest.forest(rows), forest.legend(forest.groups(rows)), keys)
+    return Figure(
+        "forest",
+        caption,
+        forest.draw_forest(rows),
+        group_legend(forest.verdict_groups(rows), forest.COLORS),
+        keys,
+    )
 
 
 def _count_effects(n: int) -> str:

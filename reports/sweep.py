@@ -16,6 +16,7 @@ from andrea.analysis.chapters import sentences as words
 from andrea.analysis.figures import importances
 from andrea.analysis.figures import parallel_coordinates as parallel
 from andrea.analysis.figures import sweep as searches
+from andrea.analysis.figures.marks import group_legend
 from andrea.analysis.load import Study
 from andrea.analysis.report import (
     Bullets,
@@ -132,7 +133,9 @@ def first_screen(study: Study, trials: pd.DataFrame) -> list[Item]:
             f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials "
             "of this kind bring little."
         )
-        items.append(Figure("history", caption, searches.history(trials), keys=mark_keys(trials)))
+        items.append(
+            Figure("history", caption, searches.draw_history(trials), keys=mark_keys(trials))
+        )
     return items
 
 
@@ -176,16 +179,16 @@ def trial_table(study: Study, trials: pd.DataFrame) -> Table:
 def compute_importances(study: Study, trials: pd.DataFrame) -> pd.DataFrame | None:
     """Return the importances; None where there are too few trials."""
     names = summaries.parameter_names(study)
-    if importances.why_not(trials, names):
+    if importances.reason_without_importance(trials, names):
         return None
-    return importances.importances(trials, names, study.protocol.space)
+    return importances.importance_shares(trials, names, study.protocol.ranges)
 
 
 def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | None) -> list[Item]:
     """Return figure and table of the importances, or why there are none."""
     if table is None:
         names = summaries.parameter_names(study)
-        reason = importances.why_not(trials, names)
+        reason = importances.reason_without_importance(trials, names)
         return [Text(f"{reason}.")] if len(names) > 1 else []
     row = table.iloc[0]
     untrained = int(row["n"] - row["good"])
@@ -211,17 +214,17 @@ def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | N
         "overlap, the order is open."
     )
     return [
-        Figure("importance-shares", caption, importances.bars(table)),
+        Figure("importance-shares", caption, importances.draw_importances(table)),
         Table("importances", meaning, table, columns, stacked=True),
     ]
 
 
 def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | None) -> list[Item]:
     """Return a line per trial over all parameters, and the two of largest importance."""
-    names, space = summaries.parameter_names(study), study.protocol.space
+    names, space = summaries.parameter_names(study), study.protocol.ranges
     if len(names) < 2 or not trials["ok"].any():
         return []
-    logs = [name for name in names if searches.logarithmic(trials, name, space)]
+    logs = [name for name in names if searches.searched_on_log_scale(trials, name, space)]
     done = int(trials["loss"].notna().sum())
     sample = f"n = {text.plural(done, 'finished trial')}, {int(trials['n'].max())} per setting"
     caption = (
@@ -230,9 +233,14 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
         f"fan out it did not.{' Log axes: ' + text.listing(logs) + '.' if logs else ''} Point at a "
         "mark to follow its trial."
     )
-    legend = parallel.legend(trials)
+    legend = group_legend(parallel.trial_groups(trials), parallel.GROUPS)
     items: list[Item] = [
-        Figure("parallel-coordinates", caption, parallel.coordinates(trials, names, space), legend),
+        Figure(
+            "parallel-coordinates",
+            caption,
+            parallel.draw_parallel_coordinates(trials, names, space),
+            legend,
+        ),
     ]
     first, second = names[:2]
     how_chosen = "the first two parameters"
@@ -248,7 +256,9 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
         for sign, meaning in mark_keys(trials).items()
     }
     items.append(
-        Figure("pair", pair_caption, parallel.pair(trials, first, second, space), legend, signs)
+        Figure(
+            "pair", pair_caption, parallel.draw_pair(trials, first, second, space), legend, signs
+        )
     )
     return items
 
@@ -263,12 +273,12 @@ def slice_figures(study: Study, trials: pd.DataFrame) -> list[Item]:
     )
     others = others if len(names) > 1 else ""
     for name in names if trials["ok"].any() else []:
-        log = searches.logarithmic(trials, name, study.protocol.space)
+        log = searches.searched_on_log_scale(trials, name, study.protocol.ranges)
         caption = (
             f"Loss over {name}{' (log axis)' if log else ''}, later trials darker, n = "
             f"{int(trials['n'].max())} per trial.{others}"
         )
-        spec = searches.piece(trials, name, log)
+        spec = searches.draw_slice(trials, name, log)
         items.append(
             Figure(
                 "slice-" + name.replace(".", "-").replace("_", "-"),

@@ -122,7 +122,7 @@ def test_the_mean_curve_ends_where_a_seed_has_no_finite_loss(lossy: Writer) -> N
     post = mean[mean["arm"] == "post"].set_index("tokens")
     assert post["mean"].notna().tolist() == [True] * 6 + [False] * 5
     assert post["n"].tolist() == [5] * 6 + [4] * 5
-    marks = curves.ends(evaluated, study.runs)
+    marks = curves.last_of_lost(evaluated, study.runs)
     assert sorted(marks["state"]) == ["diverged", "stalled"]
 
 
@@ -144,7 +144,7 @@ def test_differences_along_training_pair_logged_steps_of_one_seed() -> None:
         ("b", 1, "y", 0, 3.5),
         ("b", 1, "y", 20, 1.0),
     ]
-    told = curves.paired(
+    told = curves.paired_differences(
         pd.DataFrame(rows, columns=["arm", "seed", "run_id", "tokens", "loss"]), "a"
     )
     assert told[["arm", "tokens", "loss"]].to_numpy().tolist() == [["b", 0, 0.5]]
@@ -181,7 +181,7 @@ def test_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
             ]
     assert {tokens[0], tokens[-1]} <= set(told.index) and len(told) >= min(points, 200)
     ended = pd.DataFrame({"run_id": ["x", "y"], "outcome": "completed", "stalled": False})
-    figure = str(figures.loss_curves(frame.assign(seed=1), ended, ["a"], "loss"))
+    figure = str(figures.draw_loss_curves(frame.assign(seed=1), ended, ["a"], "loss"))
     assert not [
         word for word in ("loess", "regression", "window", "monotone", "basis") if word in figure
     ]

@@ -76,10 +76,10 @@ def test_no_sign_that_ends_the_drawing_reaches_it() -> None:
 def test_csv_holds_what_a_reader_finds_again() -> None:
     told = ["a\rb", "c\nd", 'e"', "=1+1", "NaN"]
     frame = pd.DataFrame({"name": told, "x": [np.inf, -np.inf, np.nan, -0.0, 0.1 + 0.2]})
-    rows = list(csv.DictReader(io.StringIO(machine.as_csv(frame), newline="")))
+    rows = list(csv.DictReader(io.StringIO(machine.format_csv(frame), newline="")))
     assert [row["name"] for row in rows] == told
     assert [row["x"] for row in rows] == ["", "", "", "-0.0", "0.30000000000000004"]
-    assert '"a\rb"' in marks.data(frame).values
+    assert '"a\rb"' in marks.inline_data(frame).values
 
 
 def test_numbers_at_the_ends_of_their_range() -> None:

@@ -299,12 +299,14 @@ def test_main_effects_of_a_factorial_design_have_rows(tmp_path: Path) -> None:
 def test_the_forest_has_a_line_per_row_and_study_and_stretches_far_effects(
     rows: pd.DataFrame,
 ) -> None:
-    lines = forest.lines(rows)
+    lines = forest.number_lines(rows)
     assert len(lines) == len(rows) + rows["study"].nunique()
-    assert forest.stretched(rows)  # SGD is 1.2 nats off, m is 0.03
-    assert not forest.stretched(rows[rows["ablation"] == "norm-placement"])
-    assert "symlog" in json.dumps(forest.forest(rows))
-    assert "symlog" not in json.dumps(forest.forest(rows[rows["ablation"] == "norm-placement"]))
+    assert forest.needs_log_axis(rows)  # SGD is 1.2 nats off, m is 0.03
+    assert not forest.needs_log_axis(rows[rows["ablation"] == "norm-placement"])
+    assert "symlog" in json.dumps(forest.draw_forest(rows))
+    assert "symlog" not in json.dumps(
+        forest.draw_forest(rows[rows["ablation"] == "norm-placement"])
+    )
 
 
 def test_an_empty_store_gives_a_board_that_says_so() -> None:

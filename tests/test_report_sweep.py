@@ -12,16 +12,19 @@ from analysis_store import swept
 
 from andrea.analysis.figures import importances
 from andrea.analysis.figures import parallel_coordinates as parallel
+from andrea.analysis.figures.importances import reason_without_importance
 from andrea.analysis.formats.build import load_script, make_report
 from andrea.analysis.load import load
 from andrea.analysis.report import Report
 from andrea.analysis.tables import summaries
+from andrea.records.study import SearchedRange
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "sweep.py"
+CLIPS = [0.5, 1.0, None]
 SPACE = {
-    "train.lr": {"low": 1e-4, "high": 1e-1, "log": True},
-    "train.warmup": {"low": 0.0, "high": 1.0},
-    "train.clip": {"choices": [0.5, 1.0, None]},
+    "train.lr": SearchedRange(low=1e-4, high=1e-1, log=True),
+    "train.warmup": SearchedRange(low=0.0, high=1.0),
+    "train.clip": SearchedRange(choices=CLIPS),
 }
 
 
@@ -30,20 +33,17 @@ def searched(n: int, seed: int, curvature: float = 0.09) -> pd.DataFrame:
     draw = np.random.default_rng(seed)
     lr = 10 ** draw.uniform(-4, -1, n)
     table = pd.DataFrame({"trial": range(n), "train.lr": lr, "train.warmup": draw.uniform(size=n)})
-    table["train.clip"] = [SPACE["train.clip"]["choices"][i] for i in draw.integers(0, 3, n)]  # type: ignore[index]
+    table["train.clip"] = [CLIPS[i] for i in draw.integers(0, 3, n)]
     table["loss"] = 2.5 + curvature * (np.log10(lr) + 2.5) ** 2 + draw.normal(0, 0.003, n)
     return table.assign(ok=True, outcome="completed", n=1)
 
 
 def shares(trials: pd.DataFrame) -> dict[str, float]:
     """Importances without the resamples."""
-    kinds = {name: importances._distribution(trials[name], SPACE[name]) for name in SPACE}
-    rows = [
-        {name: importances._value(row[name], kinds[name]) for name in SPACE}
-        for row in trials.to_dict("records")
-    ]
+    kinds = {name: importances.optuna_distribution(trials[name], SPACE[name]) for name in SPACE}
+    rows = importances.optuna_parameters(trials, kinds)
     return dict(
-        zip(SPACE, importances._shares(rows, trials["loss"].to_numpy(), kinds), strict=True)
+        zip(SPACE, importances.ped_anova(rows, trials["loss"].to_numpy(), kinds), strict=True)
     )
 
 
@@ -57,12 +57,12 @@ def test_at_the_fewest_trials_the_parameter_that_decides_comes_first_and_idle_on
 
 
 def test_too_few_trials_or_a_single_parameter_have_no_importance() -> None:
-    assert "needs 20 finished trials; there are 19" in importances.why_not(
+    assert "needs 20 finished trials; there are 19" in reason_without_importance(
         searched(19, 0), list(SPACE)
     )
-    assert importances.why_not(searched(20, 0), list(SPACE)) == ""
-    assert "needs two parameters" in importances.why_not(searched(40, 0), ["train.lr"])
-    assert importances.why_not(searched(40, 0).assign(ok=False), list(SPACE)).endswith(
+    assert reason_without_importance(searched(20, 0), list(SPACE)) == ""
+    assert "needs two parameters" in reason_without_importance(searched(40, 0), ["train.lr"])
+    assert reason_without_importance(searched(40, 0).assign(ok=False), list(SPACE)).endswith(
         "a trial that trained"
     )
 
@@ -70,7 +70,7 @@ def test_too_few_trials_or_a_single_parameter_have_no_importance() -> None:
 def test_importances_are_the_same_every_time_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importances, "RESAMPLES", 10)
     trials = searched(32, 1)
-    first, again = (importances.importances(trials, list(SPACE), SPACE) for _ in range(2))
+    first, again = (importances.importance_shares(trials, list(SPACE), SPACE) for _ in range(2))
     pd.testing.assert_frame_equal(first, again)
     assert first["share"].sum() == pytest.approx(1) and first["parameter"].iloc[0] == "train.lr"
     assert ((first["low"] <= first["high"]) & (first["low"] >= 0) & (first["high"] <= 1)).all()
@@ -84,14 +84,14 @@ def test_what_a_stalled_trial_is_scored_with_changes_no_importance() -> None:
 
 
 def test_a_searched_range_keeps_its_kind() -> None:
-    whole = importances._distribution(pd.Series([1, 2, 8]), {"low": 1, "high": 8})
+    whole = importances.optuna_distribution(pd.Series([1, 2, 8]), SearchedRange(low=1, high=8))
     assert getattr(whole, "step", None) == 1 and getattr(whole, "high", None) == 8
-    log = importances._distribution(pd.Series([1e-3]), SPACE["train.lr"])
+    log = importances.optuna_distribution(pd.Series([1e-3]), SPACE["train.lr"])
     assert getattr(log, "log", False) and (getattr(log, "low", 0), getattr(log, "high", 0)) == (
         1e-4,
         1e-1,
     )
-    chosen = importances._distribution(pd.Series([None, 0.5]), SPACE["train.clip"])
+    chosen = importances.optuna_distribution(pd.Series([None, 0.5]), SPACE["train.clip"])
     assert getattr(chosen, "choices", ()) == ("0.5", "1", "none")
 
 
@@ -99,7 +99,7 @@ def test_the_best_quarter_is_that_of_all_finished_trials() -> None:
     trials = searched(20, 3)
     trials.loc[0, ["ok", "outcome"]] = [False, "stalled"]
     trials.loc[1, "loss"] = np.nan  # not there yet
-    groups = parallel.groups(trials)
+    groups = parallel.trial_groups(trials)
     assert groups.value_counts().to_dict() == {
         parallel.REST: 13,
         parallel.BEST: 5,
@@ -111,12 +111,12 @@ def test_the_best_quarter_is_that_of_all_finished_trials() -> None:
 
 def test_axes_run_as_they_were_searched() -> None:
     trials = searched(24, 4)
-    at, ticks = parallel._positions(trials, "train.lr", SPACE)
+    at, ticks = parallel.axis_positions(trials, "train.lr", SPACE)
     lr = np.log(trials["train.lr"])
     slope = np.diff(at.to_numpy()) / np.diff(lr.to_numpy())
     assert slope == pytest.approx(np.full(23, slope[0]))  # straight in the logarithm
     assert {"0.001", "0.01"} <= {label for _, label in ticks}
-    places, labels = parallel._positions(trials, "train.clip", SPACE)
+    places, labels = parallel.axis_positions(trials, "train.clip", SPACE)
     assert labels == [(0.0, "0.5"), (0.5, "1"), (1.0, "none")] and set(places) == {0.0, 0.5, 1.0}
 
 

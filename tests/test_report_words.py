@@ -271,7 +271,7 @@ def test_midpoints_that_are_not_planned_yet_are_missing(tmp_path: Path) -> None:
 
 def drawn(study: Study) -> tuple[dict[str, Any], pd.DataFrame]:
     """The specification of the learning-rate figure, and its trials."""
-    spec = rate_curves.learning_rates(study.trials, study.choices, study.arms)
+    spec = rate_curves.draw_learning_rates(study.trials, study.choices, study.arms)
     layer = next(la for la in spec["layer"] if la["encoding"].get("shape"))
     data = layer["data"].get("values") or spec["datasets"][layer["data"]["name"]]
     return spec, pd.read_csv(io.StringIO(data))
@@ -297,7 +297,7 @@ def test_one_run_that_trained_still_has_an_axis_to_read(ratios: Writer) -> None:
     lowest = study.trials["score"].idxmin()
     trials = study.trials.assign(ok=False, stalled=True)
     trials.loc[lowest, "ok"], trials.loc[lowest, "stalled"] = True, False
-    spec = rate_curves.learning_rates(trials, {}, study.arms)
+    spec = rate_curves.draw_learning_rates(trials, {}, study.arms)
     low, bend, _ = spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
     assert bend - low >= rate_curves.LEAST
 

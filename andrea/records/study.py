@@ -1,6 +1,6 @@
 """Records of a study's folder: what it asks, what that became, what was chosen and measured."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -51,6 +51,16 @@ class MatchRule(Record):
     """The setting that is solved for."""
 
 
+class SearchedRange(Record):
+    """The values of one setting that a sweep searches: from `low` to `high`, or `choices`."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    step: float | None = None
+    choices: list[Any] | None = None
+
+
 class AskedStudy(Record):
     """protocol.yaml: the question as it was asked, of an ablation or a sweep."""
 
@@ -88,6 +98,15 @@ class AskedStudy(Record):
     """Of a sweep."""
     seeds: int = 1
     """Tuning seeds per trial of a sweep."""
+
+    @property
+    def ranges(self) -> dict[str, SearchedRange]:
+        """`space` with types, without entries that are damaged."""
+        ranges = {
+            name: SearchedRange.from_json(dimension, f"space.{name}")
+            for name, dimension in self.space.items()
+        }
+        return {name: searched for name, searched in ranges.items() if searched is not None}
 
     @property
     def centers(self) -> dict[str, float]:

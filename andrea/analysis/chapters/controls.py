@@ -169,7 +169,7 @@ def scale_figure(study: Study) -> list[Item]:
         "arms, 95 % for each control). A/A should cover 0; the rulers say how large a change of "
         "the budget is, so that an effect can be compared with something that everybody knows."
     )
-    spec = figures.differences(both, verdicts, study.m, arms, arm_labels(study))
+    spec = figures.draw_differences(both, verdicts, study.m, arms, arm_labels(study))
     marks = {"○": "one seed", "┃": "mean", "▬": "interval", "░": "±m"}
     return [Figure("controls-and-arms", caption, spec, legend, marks)]
 

@@ -9,7 +9,14 @@ import pandas as pd
 
 from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
-from andrea.analysis.figures.marks import VISIBLE, color, data, finish, near, tooltip
+from andrea.analysis.figures.marks import (
+    arm_color,
+    chart_of_visible,
+    finish_chart,
+    inline_data,
+    padded_domain,
+    tooltips,
+)
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
 from andrea.text import numbers as text
@@ -150,15 +157,17 @@ def choose_documents(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataF
 
 
 def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[str, Any]:
-    domain = near(min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0))
+    domain = padded_domain(
+        min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0)
+    )
     scale = alt.Scale(domain=domain, nice=False, zero=False)
     # Every layer has the title: one without it takes it from all that share the axis.
     how: dict[str, Any] = {"title": f"difference to {baseline} (nats)", "scale": scale}
     y, y_low = (
         alt.Y(f"{key}:Q", axis=alt.Axis(format="+.3~f"), **how) for key in ("difference", "low")
     )
-    ends = near(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
-    axis = marks.counted(int(drawn["x"].min()), int(drawn["x"].max()))
+    ends = padded_domain(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
+    axis = marks.integer_axis(int(drawn["x"].min()), int(drawn["x"].max()))
     title = "year in the document's name" if dated else "documents, by their difference"
     x = alt.X("x:Q", title=title, scale=alt.Scale(domain=ends, nice=False, zero=False), axis=axis)
     size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), legend=None)
@@ -172,13 +181,17 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[st
         "n:Q": "seeds",
     }
     kept = drawn[["arm", "document", "tokens", "x", "difference", "low", "high", "n"]]
-    base = alt.Chart(data(kept)).transform_filter(VISIBLE).encode(x=x, color=color(arms))
+    base = chart_of_visible(kept).encode(x=x, color=arm_color(arms))
     zero = (
-        alt.Chart(data(pd.DataFrame({"difference": [0.0]}))).mark_rule(strokeWidth=1.5).encode(y=y)
+        alt.Chart(inline_data(pd.DataFrame({"difference": [0.0]})))
+        .mark_rule(strokeWidth=1.5)
+        .encode(y=y)
     )
     rule = base.mark_rule(strokeWidth=1, opacity=0.45).encode(y=y_low, y2="high:Q")
-    dots = base.mark_point(filled=True, opacity=0.85).encode(y=y, size=size, tooltip=tooltip(words))
-    return finish(
+    dots = base.mark_point(filled=True, opacity=0.85).encode(
+        y=y, size=size, tooltip=tooltips(words)
+    )
+    return finish_chart(
         alt.layer(zero, rule, dots),
         300,
         f"Difference to {baseline} on every evaluated document, per arm.",

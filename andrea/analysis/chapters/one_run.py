@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, finish, near, near_log, tooltip
+from andrea.analysis.figures.marks import (
+    chart_of_visible,
+    finish_chart,
+    inline_data,
+    padded_domain,
+    padded_log_domain,
+    tooltips,
+)
 from andrea.analysis.tables import curves as lines
 from andrea.analysis.tables.frames import RUNS
 from andrea.analysis.tables.run_view import RunView
@@ -114,7 +121,11 @@ def _format_nats(value: Any) -> str:
 def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
     """The loss curves that there are, for `Figure.legend`."""
     there = set(run.curves["kind"])
-    return {kind: (NAMES[kind], theme.var(color)) for kind, color in KINDS.items() if kind in there}
+    return {
+        kind: (NAMES[kind], theme.css_color(color))
+        for kind, color in KINDS.items()
+        if kind in there
+    }
 
 
 def draw_losses(run: RunView) -> dict[str, Any]:
@@ -128,7 +139,7 @@ def draw_losses(run: RunView) -> dict[str, Any]:
     highest = max(
         float(ends.quantile(0.995)), float(levels["loss"].max()) if len(levels) else -np.inf
     )
-    domain = near(float(ends.min()), min(highest, float(ends.max())), 0.05)
+    domain = padded_domain(float(ends.min()), min(highest, float(ends.max())), 0.05)
     x = marks.tokens_axis(drawn["tokens"])
     y = alt.Y(
         "loss:Q",
@@ -136,28 +147,24 @@ def draw_losses(run: RunView) -> dict[str, Any]:
         scale=alt.Scale(domain=domain, zero=False, nice=False),
         axis=alt.Axis(format=".3~f"),
     )
-    color = alt.Color(
-        "arm:N",
-        scale=alt.Scale(domain=list(KINDS), range=[theme.var(c) for c in KINDS.values()]),
-        legend=None,
-    )
+    color = marks.group_color(KINDS)
     words = {"arm:N": "curve", "tokens:Q|,d": "tokens", "step:Q|,d": "step", "loss:Q|.4f": "loss"}
-    first = alt.Chart(data(train)).transform_filter(VISIBLE)
-    second = alt.Chart(data(evaluated)).transform_filter(VISIBLE)
-    named = alt.Chart(data(levels))
+    first = chart_of_visible(train)
+    second = chart_of_visible(evaluated)
+    named = alt.Chart(inline_data(levels))
     layers = [
         named.mark_rule(strokeDash=[4, 4]).encode(y=y),
-        named.mark_text(align="right", dx=-4, dy=-6, fontSize=11, color=theme.var("muted")).encode(
-            y=y, x=alt.value(alt.ExprRef("width")), text="name:N"
-        ),
+        named.mark_text(
+            align="right", dx=-4, dy=-6, fontSize=11, color=theme.css_color("muted")
+        ).encode(y=y, x=alt.value(alt.ExprRef("width")), text="name:N"),
         first.mark_line(strokeWidth=1.1, clip=True).encode(x=x, y=y, color=color),
-        first.mark_point(size=30, opacity=0, clip=True).encode(x=x, y=y, tooltip=tooltip(words)),
+        first.mark_point(size=30, opacity=0, clip=True).encode(x=x, y=y, tooltip=tooltips(words)),
         second.mark_line(strokeWidth=2.2, clip=True).encode(x=x, y=y, color=color),
         second.mark_point(size=42, filled=True, opacity=1, clip=True).encode(
-            x=x, y=y, color=color, tooltip=tooltip(words)
+            x=x, y=y, color=color, tooltip=tooltips(words)
         ),
     ]
-    return finish(alt.layer(*layers), 320, "Training and evaluated loss over tokens trained.")
+    return finish_chart(alt.layer(*layers), 320, "Training and evaluated loss over tokens trained.")
 
 
 def _levels(run: RunView) -> pd.DataFrame:
@@ -192,21 +199,21 @@ def draw_along(
         return None
     kept = lines.thin(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
     low, high = float(kept["value"].min()), float(kept["value"].max())
-    domain = near_log(low, high) if log else [0.0, high * 1.05 or 1.0]
+    domain = padded_log_domain(low, high) if log else [0.0, high * 1.05 or 1.0]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
     axis = (
-        alt.Axis(values=marks.ticks_log(*domain), format=form)
+        alt.Axis(values=marks.log_ticks(*domain), format=form)
         if log
         else alt.Axis(format=form, tickCount=4)
     )
     x, y = marks.tokens_axis(frame["tokens"]), alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    base = alt.Chart(data(kept)).encode(x=x, y=y)
-    words = tooltip({"tokens:Q|,d": "tokens", "value:Q|.4~g": title})
+    base = alt.Chart(inline_data(kept)).encode(x=x, y=y)
+    words = tooltips({"tokens:Q|,d": "tokens", "value:Q|.4~g": title})
     layered = alt.layer(
-        base.mark_line(strokeWidth=1.6, color=theme.var("arm-1")),
+        base.mark_line(strokeWidth=1.6, color=theme.css_color("arm-1")),
         base.mark_point(size=30, opacity=0).encode(tooltip=words),
     )
-    return finish(layered, 150, f"{title} over tokens trained.")
+    return finish_chart(layered, 150, f"{title} over tokens trained.")
 
 
 def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
@@ -226,7 +233,7 @@ def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     ]
     drawn = drawn[drawn["tokens"].isin(kept)][["layer", "tokens", "value"]]
     low, high = float(drawn["value"].min()), float(drawn["value"].max())
-    domain = [low, high] if high > low else near_log(low, high)
+    domain = [low, high] if high > low else padded_log_domain(low, high)
     shown = alt.Legend(
         orient="top",
         title=QUANTITIES[quantity],
@@ -242,24 +249,24 @@ def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     axis = alt.Axis(format="~s", labelAngle=0, labelOverlap=True)
     words = {"tokens:Q|,d": "tokens", "layer:O": "block", "value:Q|.3~g": QUANTITIES[quantity]}
     tiles = (
-        alt.Chart(data(drawn))
+        alt.Chart(inline_data(drawn))
         .mark_rect()
         .encode(
             x=alt.X("tokens:O", title="tokens trained", axis=axis),
             y=alt.Y("layer:O", title="block (0: embedding)", sort="descending"),
             color=color,
-            tooltip=tooltip(words),
+            tooltip=tooltips(words),
         )
     )
     rows = drawn["layer"].nunique()
-    return finish(
+    return finish_chart(
         tiles, max(90, min(420, 22 * rows)), f"{QUANTITIES[quantity]} by block over tokens trained."
     )
 
 
 def _few_ticks(low: float, high: float) -> list[float]:
     """A few labels of a logarithmic colour scale."""
-    between = marks.ticks_log(low, high)
+    between = marks.log_ticks(low, high)
     return (
         between
         if len(between) <= 6
@@ -278,7 +285,7 @@ def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
     y = alt.Y(
         "loss:Q",
         title="loss (nats)",
-        scale=alt.Scale(domain=near(loss.min(), loss.max()), nice=False),
+        scale=alt.Scale(domain=padded_domain(loss.min(), loss.max()), nice=False),
     )
     x = alt.X(
         "rank:Q",
@@ -286,9 +293,9 @@ def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
         axis=alt.Axis(format="d", tickMinStep=1, grid=False),
     )
     words = {"document:N": "document", "tokens:Q|,d": "tokens", "loss:Q|.4f": "loss"}
-    dots = alt.Chart(data(drawn)).mark_point(
-        size=36, filled=True, opacity=0.75, color=theme.var("arm-1")
+    dots = alt.Chart(inline_data(drawn)).mark_point(
+        size=36, filled=True, opacity=0.75, color=theme.css_color("arm-1")
     )
-    return finish(
-        dots.encode(x=x, y=y, tooltip=tooltip(words)), 220, "Loss of every evaluated document."
+    return finish_chart(
+        dots.encode(x=x, y=y, tooltip=tooltips(words)), 220, "Loss of every evaluated document."
     )

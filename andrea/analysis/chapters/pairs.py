@@ -36,7 +36,7 @@ def pair_items(study: Study) -> list[Item]:
     keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
     if (pairs["outcome"] == "stalled").any():
         keys["▽"] = "stalled, at the edge where it lies beyond"
-    spec = figures.differences(
+    spec = figures.draw_differences(
         pairs, study.verdicts, study.m, study.arms, chapters.arm_labels(study)
     )
     return [

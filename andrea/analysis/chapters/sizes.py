@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from andrea.analysis.figures import marks, theme
-from andrea.analysis.figures.marks import VISIBLE, data, near, tooltip
+from andrea.analysis.figures import marks
+from andrea.analysis.figures.marks import chart_of_visible, inline_data, padded_domain, tooltips
 from andrea.analysis.load import Study
 from andrea.analysis.tables import leaderboard as board
 from andrea.text import numbers as text
@@ -139,15 +139,17 @@ def draw_effects(group: Group) -> dict[str, Any]:
     told, study = effect_points(group), group[0]
     m = max(s.m or 0.0 for s in group)
     ends = pd.concat([told["low"], told["high"], told["mean"], pd.Series([0.0, m, -m])]).dropna()
-    domain = marks.near_log(float(told["parameters"].min()), float(told["parameters"].max()))
-    axis = alt.Axis(values=marks.ticks_log(*domain), format="~s", grid=False)
+    domain = marks.padded_log_domain(
+        float(told["parameters"].min()), float(told["parameters"].max())
+    )
+    axis = alt.Axis(values=marks.log_ticks(*domain), format="~s", grid=False)
     x = alt.X(
         "parameters:Q",
         title="parameters of the baseline",
         axis=axis,
         scale=alt.Scale(type="log", domain=domain, nice=False),
     )
-    scale = alt.Scale(domain=near(float(ends.min()), float(ends.max())), nice=False)
+    scale = alt.Scale(domain=padded_domain(float(ends.min()), float(ends.max())), nice=False)
     title = f"difference to {study.label(study.baseline or '')} (nats)"
     y = alt.Y("mean:Q", title=title, scale=scale, axis=alt.Axis(format="+.3~f"))
     words = {
@@ -159,22 +161,18 @@ def draw_effects(group: Group) -> dict[str, Any]:
         "n:Q": "pairs",
         "verdict:N": "verdict",
     }
-    base = (
-        alt.Chart(data(told)).transform_filter(VISIBLE).encode(x=x, color=marks.color(study.arms))
-    )
-    band = alt.Chart(data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
+    base = chart_of_visible(told).encode(x=x, color=marks.arm_color(study.arms))
+    band = alt.Chart(inline_data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
     layers = [
-        band.mark_rect(opacity=0.16, color=theme.var("band")).encode(
-            y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
-        ),
+        marks.margin_band(band).encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"),
         band.mark_rule(strokeWidth=1.5).encode(y=alt.Y("zero:Q", title=title, scale=scale)),
-        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.dash(study.arms)),
+        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.arm_dash(study.arms)),
         base.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round").encode(
             y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
         ),
-        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltip(words)),
+        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltips(words)),
     ]
-    return marks.finish(
+    return marks.finish_chart(
         alt.layer(*layers),
         300,
         f"Effect of every arm of {study.name} over the number of parameters.",

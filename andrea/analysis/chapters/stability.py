@@ -11,14 +11,13 @@ import pandas as pd
 from andrea.analysis.chapters.common import arm_legend
 from andrea.analysis.figures import marks
 from andrea.analysis.figures.marks import (
-    VISIBLE,
-    color,
-    dash,
-    data,
-    finish,
-    near,
-    near_log,
-    tooltip,
+    arm_color,
+    arm_dash,
+    chart_of_visible,
+    finish_chart,
+    padded_domain,
+    padded_log_domain,
+    tooltips,
 )
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Figure, Item, Table, numbers
@@ -147,31 +146,29 @@ def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
         return []
     values = sorted(set(points["lr"].round(12)))
     scale = alt.Scale(
-        type="log", nice=False, domain=near_log(points["lr"].min(), points["lr"].max())
+        type="log", nice=False, domain=padded_log_domain(points["lr"].min(), points["lr"].max())
     )
     axis = alt.Axis(
         values=values, format="~r", labelOverlap="greedy", grid=False, labelSeparation=12
     )
     x = alt.X("lr:Q", title="peak learning rate (grid that all arms share)", scale=scale, axis=axis)
-    domain = near(float(points["loss"].min()), float(points["loss"].max()))
+    domain = padded_domain(float(points["loss"].min()), float(points["loss"].max()))
     y = alt.Y(
         "loss:Q",
         title="min(loss, loss at init) (nats)",
         scale=alt.Scale(domain=domain, nice=False, zero=False),
-        axis=alt.Axis(values=marks.ticks(domain[0], domain[1]), format=".3~f"),
+        axis=alt.Axis(values=marks.round_ticks(domain[0], domain[1]), format=".3~f"),
     )
     words = {"arm:N": "arm", "lr:Q|~r": "learning rate", "loss:Q|.4f": "min(loss, loss at init)"}
-    base = (
-        alt.Chart(data(points)).transform_filter(VISIBLE).encode(x=x, y=y, color=color(study.arms))
-    )
-    line = base.mark_line(strokeWidth=2).encode(strokeDash=dash(study.arms))
-    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltip(words))
+    base = chart_of_visible(points).encode(x=x, y=y, color=arm_color(study.arms))
+    line = base.mark_line(strokeWidth=2).encode(strokeDash=arm_dash(study.arms))
+    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltips(words))
     caption = (
         "The curve behind the number: what an arm loses, on the whole scale, at rates that are not "
         "its own. A flat curve forgives a wrong rate; one that climbs to the loss at "
         "initialisation has a cliff. One run per rate."
     )
-    spec = finish(
+    spec = finish_chart(
         alt.layer(line, dots),
         280,
         "Loss, at most that at initialisation, over the common learning rates.",

@@ -1,5 +1,4 @@
-"""Which parameters of a sweep its loss depended on: PED-ANOVA of the finished trials, and the
-figure of it.
+"""Importance of a sweep's parameters: PED-ANOVA of the finished trials, and the figure of it.
 
 PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255; Optuna's implementation) compares where a
 parameter's values lie in the best quarter of the trials with where they lie in all of them: where
@@ -9,7 +8,8 @@ whose generator is seeded.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import marks, theme
+from andrea.analysis.figures.marks import VegaSpec
+from andrea.records.study import SearchedRange
 from andrea.text import numbers as text
 
 if TYPE_CHECKING:
@@ -33,144 +35,152 @@ RESAMPLES = 100
 """Draws of as many trials with replacement, for the spread."""
 
 
-def why_not(trials: pd.DataFrame, names: Sequence[str]) -> str:
+def reason_without_importance(trials: pd.DataFrame, names: Sequence[str]) -> str:
     """Return why there is no importance of parameters; empty where there is one."""
-    done = int(trials["loss"].notna().sum())
+    n_finished = int(trials["loss"].notna().sum())
     if len(names) < 2:
         return "Parameter importance needs two parameters"
     if not trials["ok"].any():
         return "Parameter importance needs a trial that trained"
-    if done < FEWEST:
-        return f"Parameter importance needs {FEWEST} finished trials; there are {done}"
+    if n_finished < FEWEST:
+        return f"Parameter importance needs {FEWEST} finished trials; there are {n_finished}"
     return ""
 
 
-def importances(
-    trials: pd.DataFrame, names: Sequence[str], space: Mapping[str, Any]
+def importance_shares(
+    trials: pd.DataFrame, names: Sequence[str], space: Mapping[str, SearchedRange]
 ) -> pd.DataFrame:
-    """Shares of importance, the largest first.
+    """Return shares of importance, the largest first.
 
     Args:
-        trials: of `summaries.trial_values`, of which `why_not` says nothing.
+        trials: of `summaries.sweep_trials`, enough for `reason_without_importance`.
         names: the parameters.
-        space: what the sweep searched: by name low, high, log, step, or choices.
+        space: the ranges that the sweep searched, by name.
 
     Returns:
         parameter, share (of the sum over the parameters), low and high (central 95 % of the shares
-        over resampled
-        trials: how much the share hangs on these trials), n (finished trials), good (those that
-            trained), best (those
-        compared).
+        over resampled trials: how much the share hangs on these trials), n (finished trials), good
+        (those that trained), best (those compared).
     """
-    done = trials[trials["loss"].notna()].reset_index(drop=True)
-    kinds = {name: _distribution(done[name], space.get(name)) for name in names}
-    rows = [
-        {name: _value(row[name], kinds[name]) for name in names} for row in done.to_dict("records")
-    ]
-    losses = done["loss"].to_numpy(dtype="float64")
-    shares = _shares(rows, losses, kinds)
-    draw = np.random.default_rng(0)
-    spread = []
+    finished = trials[trials["loss"].notna()].reset_index(drop=True)
+    kinds = {
+        name: optuna_distribution(finished[name], space.get(name, SearchedRange()))
+        for name in names
+    }
+    parameters = optuna_parameters(finished, kinds)
+    losses = finished["loss"].to_numpy(dtype="float64")
+    shares = ped_anova(parameters, losses, kinds)
+    generator = np.random.default_rng(0)
+    resampled = []
     for _ in range(RESAMPLES):
-        at = draw.integers(0, len(rows), len(rows))
-        spread.append(_shares([rows[i] for i in at], losses[at], kinds))
-    low, high = np.quantile(np.array(spread), [0.025, 0.975], axis=0)
+        at = generator.integers(0, len(parameters), len(parameters))
+        resampled.append(ped_anova([parameters[i] for i in at], losses[at], kinds))
+    low, high = np.quantile(np.array(resampled), [0.025, 0.975], axis=0)
     table = pd.DataFrame({"parameter": list(names), "share": shares, "low": low, "high": high})
-    counted = {"n": len(done), "good": int(done["ok"].sum()), "best": int(np.ceil(TOP * len(done)))}
-    return (
-        table.assign(**counted)
-        .sort_values("share", ascending=False, kind="stable")
-        .reset_index(drop=True)
-    )
+    table["n"] = len(finished)
+    table["good"] = int(finished["ok"].sum())
+    table["best"] = int(np.ceil(TOP * len(finished)))
+    return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
-def _shares(
-    rows: Sequence[Mapping[str, Any]], losses: Any, kinds: "Mapping[str, BaseDistribution]"
+def optuna_distribution(values: pd.Series, searched: SearchedRange) -> "BaseDistribution":
+    """Return the range that was searched as Optuna has it; without a range a choice among texts."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    low, high, step = searched.low, searched.high, searched.step
+    if low is None or high is None:
+        choices = searched.choices or values
+        return CategoricalDistribution(sorted({choice_text(value) for value in choices}))
+    ends_whole = low.is_integer() and high.is_integer()
+    if step is None and ends_whole and not searched.log and (values.astype(float) % 1 == 0).all():
+        step = 1.0
+    return FloatDistribution(low, high, log=searched.log, step=step)
+
+
+def optuna_parameters(
+    trials: pd.DataFrame, kinds: "Mapping[str, BaseDistribution]"
+) -> list[dict[str, float | str]]:
+    """Return the parameters of every trial, as their distributions take them."""
+    from optuna.distributions import CategoricalDistribution
+
+    columns = {}
+    for name, kind in kinds.items():
+        of_choice = isinstance(kind, CategoricalDistribution)
+        columns[name] = trials[name].map(choice_text) if of_choice else trials[name].astype(float)
+    rows: list[Any] = pd.DataFrame(columns, columns=list(kinds)).to_dict("records")
+    return rows
+
+
+def ped_anova(
+    parameters: Sequence[Mapping[str, float | str]],
+    losses: np.ndarray,
+    kinds: "Mapping[str, BaseDistribution]",
 ) -> list[float]:
+    """Return the share of importance of every parameter; shares add up to 1."""
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator
     from optuna.trial import create_trial
 
-    said = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(
-        optuna.logging.ERROR
-    )  # it announces every study that is made in memory
-    try:
+    with _quiet_optuna():
         study = optuna.create_study()
-        pairs = zip(rows, losses, strict=True)
-        study.add_trials(
-            [
-                create_trial(params=dict(row), distributions=dict(kinds), value=float(loss))
-                for row, loss in pairs
-            ]
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a resample may have but one value of a parameter
-            found = PedAnovaImportanceEvaluator(target_quantile=TOP).evaluate(
-                study, params=list(kinds)
-            )
-    finally:
-        optuna.logging.set_verbosity(said)
+        for row, loss in zip(parameters, losses, strict=True):
+            trial = create_trial(params=dict(row), distributions=dict(kinds), value=float(loss))
+            study.add_trial(trial)
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=TOP)
+        found = evaluator.evaluate(study, params=list(kinds))
     total = sum(found.values())
     return [found[name] / total if total else 1 / len(kinds) for name in kinds]
 
 
-def _distribution(values: pd.Series, asked: Any) -> "BaseDistribution":
-    """The range that was searched as Optuna has it; what is no range is a choice, by its text."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Keep Optuna from announcing every study that is made in memory."""
+    import optuna
 
-    told = asked if isinstance(asked, dict) else {}
-    if told.get("low") is None or told.get("high") is None:
-        return CategoricalDistribution(
-            sorted({choice(value) for value in told.get("choices") or values})
-        )
-    low, high, step = float(told["low"]), float(told["high"]), told.get("step")
-    whole = low.is_integer() and high.is_integer() and bool((values.astype(float) % 1 == 0).all())
-    if step is None and whole and not told.get("log"):
-        step = 1
-    return FloatDistribution(
-        low, high, log=bool(told.get("log")), step=None if step is None else float(step)
-    )
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a resample may have but one value of a parameter
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
-def _value(value: Any, kind: "BaseDistribution") -> Any:
-    from optuna.distributions import CategoricalDistribution
-
-    return choice(value) if isinstance(kind, CategoricalDistribution) else float(value)
-
-
-def choice(value: Any) -> str:
-    """A choice by its text: the same whether pandas has made a float of it, or NaN of nothing."""
+def choice_text(value: object) -> str:
+    """Return a choice as text: the same whether pandas has made a float of it, or NaN of None."""
     if text.absent(value):
         return "none"
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{float(value):.12g}" if number else str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{float(value):.12g}"
+    return str(value)
 
 
-def bars(table: pd.DataFrame) -> dict[str, Any]:
-    """A bar per parameter, the range over the resamples across it."""
-    shown = table.assign(told=[text.percent(share) for share in table["share"]])
-    order = list(table["parameter"])
-    x: dict[str, Any] = {
-        "scale": alt.Scale(domain=[0, 1], nice=False),
-        "title": "share of importance",
-    }
+def draw_importances(shares: pd.DataFrame) -> VegaSpec:
+    """Return a bar per parameter, the range over the resamples across it."""
+    rows = shares.assign(told=shares["share"].map(text.percent))
+    order = list(rows["parameter"])
+    scale = alt.Scale(domain=[0, 1], nice=False)
     axis = alt.Axis(format="%", tickCount=marks.FEW)
+    title = "share of importance"
+    x_share, x_low = (
+        alt.X(f"{key}:Q", scale=scale, title=title, axis=axis) for key in ("share", "low")
+    )
     y = alt.Y("parameter:N", title=None, sort=order, axis=alt.Axis(labelLimit=160, ticks=False))
-    words = {
+    titles = {
         "parameter:N": "parameter",
         "share:Q|.0%": "share",
         "low:Q|.0%": "resampled from",
         "high:Q|.0%": "to",
         "n:Q": "trials",
     }
-    base = alt.Chart(marks.data(shown)).encode(y=y)
-    bar = base.mark_bar(color=theme.var("arm-1"), opacity=0.55, size=22)
-    rule = base.mark_rule(strokeWidth=2, color=theme.var("ink"))
+    base = alt.Chart(marks.inline_data(rows)).encode(y=y)
+    bar = base.mark_bar(color=theme.css_color("arm-1"), opacity=0.55, size=22)
+    spread = base.mark_rule(strokeWidth=2, color=theme.css_color("ink"))
     layered = alt.layer(
-        bar.encode(x=alt.X("share:Q", axis=axis, **x), tooltip=marks.tooltip(words)),
-        rule.encode(x=alt.X("low:Q", axis=axis, **x), x2="high:Q"),
+        bar.encode(x=x_share, tooltip=marks.tooltips(titles)),
+        spread.encode(x=x_low, x2="high:Q"),
     )
-    return marks.finish(
+    return marks.finish_chart(
         layered, 44 * len(order) + 10, "Share of importance of every parameter, with its spread."
     )

@@ -46,42 +46,42 @@ COLORS = 8
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
-def var(name: str) -> str:
-    """A colour of the page: SVG resolves it where it is shown, so one drawing serves light, dark
-    and print.
+def css_color(name: str) -> str:
+    """Return a colour of the page: SVG resolves it where it is shown, so one drawing serves light,
+    dark and print.
     """
     return f"var(--{name})"
 
 
-def plain(text: str) -> str:
-    """A specification or an SVG with every variable replaced by its light value, for files that
-    stand alone.
+def resolve_colors(text: str) -> str:
+    """Return a specification or an SVG with every variable replaced by its light value, for files
+    that stand alone.
     """
     for name, value in LIGHT.items():
-        text = text.replace(var(name), value)
+        text = text.replace(css_color(name), value)
     return text
 
 
 def arm_colors(arms: Sequence[str]) -> dict[str, str]:
-    """A colour for every arm, by order, so that an arm keeps its colour in every figure."""
-    return {arm: var(f"arm-{i % COLORS + 1}") for i, arm in enumerate(arms)}
+    """Return a colour for every arm, by order, so that an arm keeps its colour in every figure."""
+    return {arm: css_color(f"arm-{i % COLORS + 1}") for i, arm in enumerate(arms)}
 
 
 def arm_dashes(arms: Sequence[str]) -> dict[str, list[int]]:
-    """Solid lines for the first eight arms, dashes beyond, where colours repeat."""
+    """Return solid lines for the first eight arms, dashes beyond, where colours repeat."""
     return {arm: [] if i < COLORS else [6, 3] for i, arm in enumerate(arms)}
 
 
-def config() -> dict[str, Any]:
-    """Vega-Lite configuration: the page's ground, quiet axes, no legend (the page has its own, of
-    buttons).
+def vega_config() -> dict[str, Any]:
+    """Return the Vega-Lite configuration: the page's ground, quiet axes, no legend (the page has
+    its own, of buttons).
     """
     axis = {
-        "labelColor": var("muted"),
-        "titleColor": var("ink"),
-        "gridColor": var("grid"),
-        "domainColor": var("muted"),
-        "tickColor": var("muted"),
+        "labelColor": css_color("muted"),
+        "titleColor": css_color("ink"),
+        "gridColor": css_color("grid"),
+        "domainColor": css_color("muted"),
+        "tickColor": css_color("muted"),
         "labelFontSize": 12,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
@@ -90,31 +90,29 @@ def config() -> dict[str, Any]:
         "titleFont": FONT,
     }
     return {
-        "background": var("paper"),
+        "background": css_color("paper"),
         "font": FONT,
         "view": {"stroke": None},
         "axis": axis,
         "legend": {
-            "labelColor": var("ink"),
-            "titleColor": var("ink"),
+            "labelColor": css_color("ink"),
+            "titleColor": css_color("ink"),
             "labelFont": FONT,
             "symbolStrokeWidth": 2,
         },
-        "text": {"color": var("ink"), "font": FONT, "fontSize": 12},
-        "rule": {"color": var("muted")},
+        "text": {"color": css_color("ink"), "font": FONT, "fontSize": 12},
+        "rule": {"color": css_color("muted")},
     }
 
 
-def stylesheet() -> str:
-    """The variables as CSS: light, dark where the reader's system asks for it, light again on
-    paper.
+def page_stylesheet() -> str:
+    """Return the variables as CSS: light, dark where the reader's system asks for it, light again
+    on paper.
     """
-
-    def block(values: Mapping[str, str]) -> str:
-        return " ".join(f"--{name}: {value};" for name, value in values.items())
-
+    light = " ".join(f"--{name}: {value};" for name, value in LIGHT.items())
+    dark = " ".join(f"--{name}: {value};" for name, value in DARK.items())
     return (
-        f":root {{ color-scheme: light dark; {block(LIGHT)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(DARK)} }} }}\n"
-        f"@media print {{ :root {{ color-scheme: light; {block(LIGHT)} }} }}\n"
+        f":root {{ color-scheme: light dark; {light} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+        f"@media print {{ :root {{ color-scheme: light; {light} }} }}\n"
     )

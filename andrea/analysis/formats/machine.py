@@ -110,7 +110,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def as_csv(frame: pd.DataFrame, digits: str | None = None) -> str:
+def format_csv(frame: pd.DataFrame, digits: str | None = None) -> str:
     """The table with every digit of its numbers, or in that format; what is no number is empty.
 
     Texts stand as they are, `=1+1` too: a file of numbers that marked them would be another file.

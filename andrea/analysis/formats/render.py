@@ -80,7 +80,7 @@ def html(report: Report, folder: Path, drawings: Mapping[str, str], refresh: int
             name: drawing.replace("<svg ", '<svg aria-hidden="true" ', 1)
             for name, drawing in drawings.items()
         },
-        variables=theme.stylesheet(),
+        variables=theme.page_stylesheet(),
         refresh=_REFRESH.format(refresh) if refresh else "",
     )
     return page.lstrip()
@@ -124,7 +124,7 @@ def _scripts() -> str:
 
 
 def drawn(report: Report) -> dict[str, str]:
-    """Every figure as SVG by name, its colours the page's variables (`theme.plain` makes one that
+    """Every figure as SVG by name, its colours the page's variables (`theme.resolve_colors` makes one that
     stands alone).
     """
     import vl_convert
@@ -151,7 +151,7 @@ def alone(figure: Figure, drawing: str) -> str:
     """A drawing as a file: plain colours, and above it the legend that a page shows as buttons."""
     head = re.match(r'<svg[^>]* width="(\d+)" height="(\d+)" viewBox="0 0 \1 \2">', drawing)
     if head is None or not figure.legend:
-        return theme.plain(drawing)
+        return theme.resolve_colors(drawing)
     width, height = int(head[1]), int(head[2])
     marks, x, row = [], 8, 0
     for label, color in figure.legend.values():
@@ -162,19 +162,19 @@ def alone(figure: Figure, drawing: str) -> str:
         marks.append(f'<rect x="{x}" y="{y + 6}" width="11" height="11" rx="3" fill="{color}"/>')
         marks.append(
             f'<text x="{x + 17}" y="{y + 16}" '
-            f'fill="{theme.var("ink")}">{escape(names.printable(label))}</text>'
+            f'fill="{theme.css_color("ink")}">{escape(names.printable(label))}</text>'
         )
         x += advance
     strip = 20 * (row + 1) + 6
     legend = (
         f'<g transform="translate(0,{-strip})" font-family="{theme.FONT}" font-size="12">'
-        f'<rect width="{width}" height="{strip}" fill="{theme.var("paper")}"/>{"".join(marks)}</g>'
+        f'<rect width="{width}" height="{strip}" fill="{theme.css_color("paper")}"/>{"".join(marks)}</g>'
     )
     taller = head[0].replace(
         f'height="{height}" viewBox="0 0', f'height="{height + strip}" viewBox="0 {-strip}'
     )
     taller = taller.replace(f'{width} {height}">', f'{width} {height + strip}">')
-    return theme.plain(taller + legend + drawing[head.end() :])
+    return theme.resolve_colors(taller + legend + drawing[head.end() :])
 
 
 def _own_ids(drawing: str, name: str) -> str:
@@ -241,7 +241,7 @@ def write(
         put(name, page)
     for name, frame in report.tables().items() if {"csv", "parquet"} & set(formats) else ():
         if "csv" in formats:
-            put(f"{name}.csv", machine.as_csv(frame))
+            put(f"{name}.csv", machine.format_csv(frame))
         if "parquet" in formats:
             put(f"{name}.parquet", machine.as_parquet(frame))
     return written

@@ -38,7 +38,7 @@ def over_seeds(curves: pd.DataFrame, value: str = "loss") -> pd.DataFrame:
     return grouped
 
 
-def paired(curves: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def paired_differences(curves: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Differences to the baseline's run of the same seed, at steps that both logged.
 
     Returns:
@@ -73,7 +73,7 @@ def thin(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
     return curves[curves["tokens"].isin(kept)]
 
 
-def ends(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def last_of_lost(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Where the curves of diverged and stalled runs end: arm, seed, run_id, tokens and loss of the
     last finite value, state (diverged or stalled).
     """

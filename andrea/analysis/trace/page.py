@@ -58,7 +58,7 @@ def page(traced: traces.Traced) -> str:
         mark={"norm": text.short(mark), "width": mark * unit},
         trunk=TRUNK,
         size=(WIDTH, HEIGHT),
-        variables=theme.stylesheet(),
+        variables=theme.page_stylesheet(),
         words=traces,
         short=text.short,
         count=text.count,
@@ -112,12 +112,12 @@ def drawing(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, 
 def color(cosine: float | None) -> str:
     """Grey across the stream, one colour along it, another against it."""
     if text.absent(cosine):
-        return theme.var("band")
+        return theme.css_color("band")
     assert cosine is not None
     full = round(100 * min(1.0, abs(cosine) / VIVID))
     return (
-        f"color-mix(in oklab, {theme.var('arm-1' if cosine > 0 else 'arm-2')} {full}%, "
-        f"{theme.var('band')})"
+        f"color-mix(in oklab, {theme.css_color('arm-1' if cosine > 0 else 'arm-2')} {full}%, "
+        f"{theme.css_color('band')})"
     )
 
 
