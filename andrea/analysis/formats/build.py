@@ -82,7 +82,8 @@ class ReportJob:
             raise
         except Exception as error:
             raise StudyError(
-                f"{_error_location(script.path, error)}: the report cannot be rendered ({_error_text(error)})"
+                f"{_error_location(script.path, error)}: the report cannot be rendered "
+                f"({_error_text(error)})"
             ) from error
 
     def _script_input(self, script: Script) -> tuple[Any, Path]:
@@ -158,7 +159,8 @@ def load_script(script: Path) -> Script:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{_error_location(script, error)}: this report script does not run ({_error_text(error)})"
+            f"{_error_location(script, error)}: this report script does not run "
+            f"({_error_text(error)})"
         ) from error
     defined = [name for name in TAKES if callable(getattr(module, name, None))]
     if len(defined) != 1:
@@ -180,7 +182,8 @@ def _run_script(script: Script, subject: Any) -> Report:
         raise
     except (Exception, SystemExit) as error:
         raise StudyError(
-            f"{_error_location(script.path, error)}: the report failed ({_error_text(error)}); the {script.takes} "
+            f"{_error_location(script.path, error)}: the report failed ({_error_text(error)}); the "
+            f"{script.takes} "
             f"{'are' if script.takes == 'studies' else 'is'} untouched"
         ) from error
     if not isinstance(report, Report):

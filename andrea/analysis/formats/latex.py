@@ -151,7 +151,7 @@ def _header_cell(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
         break_on_hyphens=False,
     )
     header = r"\\".join(map(escape, lines))
-    if len(lines) == 1:
+    if len(lines) <= 1:
         return header
     return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{header}}}"
 

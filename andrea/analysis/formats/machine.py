@@ -28,9 +28,9 @@ def format_json(report: Report) -> str:
 
     Keys: `format`, `title`, `question`, `answer`, `details` (name → text), `verdicts` (as in
     verdict.json), `notes` (what must not be overlooked), `tables`, `figures` and `versions` (of
-    what made it). A table has `name`, `caption`, `section`, `columns` (`header`, `keys` of the raw rows behind it, `numeric`),
-    `shown` (rows of text, as in every format) and `rows` (raw: name → value). What is no number
-    (NaN, an infinity) is null.
+    what made it). A table has `name`, `caption`, `section`, `columns` (`header`, `keys` of the raw
+    rows behind it, `numeric`), `shown` (rows of text, as in every format) and `rows` (raw: name →
+    value). What is no number (NaN, an infinity) is null.
     """
     sections = [(None, report.head), *((part.title, part.items) for part in report.sections)]
     content = {
@@ -105,7 +105,7 @@ def _library_versions() -> dict[str, str]:
 
 
 def format_csv(frame: pd.DataFrame, digits: str | None = None) -> str:
-    """Return the table as CSV with every digit of its numbers, or in that format; what is no number is empty.
+    """Return the table as CSV with every digit of its numbers, or in that format; NaN is empty.
 
     Texts stand as they are, `=1+1` too: a file of numbers that marked them would be another file.
     """
@@ -128,8 +128,8 @@ def format_parquet(frame: pd.DataFrame) -> bytes:
 
 
 def with_uniform_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with columns of mixed values (settings of several kinds) as text, which Parquet can
-    hold.
+    """Return the table with columns of mixed values (settings of several kinds) as text, which
+    Parquet can hold.
     """
     uniform = frame.copy()
     for key, column in frame.items():

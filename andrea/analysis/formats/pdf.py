@@ -27,8 +27,7 @@ def require_weasyprint() -> None:
 
 
 def render_pdf(page: str) -> bytes:
-    """Return a printed page from HTML that holds everything it shows: nothing that lies elsewhere is
-    fetched.
+    """Return a printed page from HTML that holds everything it shows: nothing else is fetched.
 
     Args:
         page: HTML of `report.print.html.j2`.

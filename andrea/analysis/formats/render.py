@@ -34,8 +34,8 @@ class Raw(str):
 
 
 def template_environment(folder: Path, *, markdown: bool = False) -> jinja2.Environment:
-    """Return templates from `folder`/templates first, then the shipped ones. Every value is escaped for
-    its format.
+    """Return templates from `folder`/templates first, then the shipped ones. Every value is escaped
+    for its format.
     """
     loader = jinja2.FileSystemLoader([folder / "templates", SHIPPED / "templates"])
     environment = jinja2.Environment(
@@ -144,7 +144,9 @@ _UNSEEN = re.compile(r'<path [^<>]* opacity="0"/>')
 
 
 def standalone_svg(figure: Figure, drawing: str) -> str:
-    """Return a drawing as a file: plain colours, and above it the legend that a page shows as buttons."""
+    """Return a drawing as a file: plain colours, and above it the legend that a page shows as
+    buttons.
+    """
     head = re.match(r'<svg[^>]* width="(\d+)" height="(\d+)" viewBox="0 0 \1 \2">', drawing)
     if head is None or not figure.legend:
         return theme.resolve_colors(drawing)

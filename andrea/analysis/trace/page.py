@@ -136,31 +136,34 @@ def _trunk_path(
     right = [TRUNK + width / 2 for width in (before, after)]
     return (
         f"M{_number(left[0])} {_number(start)}V{_number(top)}"
-        f"C{_number(left[0])} {_number(middle)} {_number(left[1])} {_number(middle)} {_number(left[1])} "
+        f"C{_number(left[0])} {_number(middle)} {_number(left[1])} {_number(middle)} "
+        f"{_number(left[1])} "
         f"{_number(bottom)}V{_number(end)}"
         f"H{_number(right[1])}V{_number(bottom)}"
-        f"C{_number(right[1])} {_number(middle)} {_number(right[0])} {_number(middle)} {_number(right[0])} "
+        f"C{_number(right[1])} {_number(middle)} {_number(right[0])} {_number(middle)} "
+        f"{_number(right[0])} "
         f"{_number(top)}V{_number(start)}Z"
     )
 
 
 def _branch_path(wide: float, inside: float) -> str:
-    """Return the path from the sublayer, where it is no wider than that, into the stream, whose edge is `inside`
-    from its middle.
+    """Return the path from the sublayer, where it is no wider than that, into the stream, whose edge
+    is `inside` from its middle.
     """
     narrow = min(wide, 14.0) / 2
     edge, turn = TRUNK + max(0.0, inside - 2), (TRUNK + BOX) / 2 + 8
     upper, lower = JOINS - wide / 2, JOINS + wide / 2
     high, low = _number(BRANCHES - narrow), _number(BRANCHES + narrow)
     return (
-        f"M{BOX} {high}C{_number(turn)} {high} {_number(turn)} {_number(upper)} {_number(edge)} {_number(upper)}"
+        f"M{BOX} {high}C{_number(turn)} {high} {_number(turn)} {_number(upper)} {_number(edge)} "
+        f"{_number(upper)}"
         f"V{_number(lower)}C{_number(turn)} {_number(lower)} {_number(turn)} {low} {BOX} {low}Z"
     )
 
 
 def _reading_path(before: float, beside: bool) -> str:
-    """Return the thin line from the stream to the sublayer; beside another one it comes down from the
-    block's start.
+    """Return the thin line from the stream to the sublayer; beside another one it comes down from
+    the block's start.
     """
     middle = BOX + 9
     if beside:

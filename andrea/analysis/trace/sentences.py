@@ -54,7 +54,8 @@ def _summarize_fresh(steps: Sequence[Row]) -> str:
     summary = f"Every branch adds less than {_next_percent(shares[most])} of the stream"
     if shares[most] >= NEAR:
         summary = (
-            f"The blocks do not start as the identity: a branch adds {format_share(min(shares.values()))} "
+            "The blocks do not start as the identity: a branch adds "
+            f"{format_share(min(shares.values()))} "
             "to "
             f"{format_share(shares[most])} of the stream, half of them less than "
             f"{format_share(median(shares.values()))}, "
@@ -73,7 +74,8 @@ def _summarize_fresh(steps: Sequence[Row]) -> str:
 def _summarize_trained(steps: Sequence[Row]) -> str:
     kinds = dict.fromkeys(step["sublayer"] for step in steps)
     parts = [
-        f"{SUBJECTS[kind]} {format_share(_total([s for s in steps if s['sublayer'] == kind], 'share'))}"
+        f"{SUBJECTS[kind]} "
+        f"{format_share(_total([s for s in steps if s['sublayer'] == kind], 'share'))}"
         for kind in kinds
     ]
     parts += (
@@ -134,8 +136,8 @@ def format_cosine(value: Any) -> str:
 
 
 def format_share(value: Any) -> str:
-    """Return a share as a percentage with one decimal: `12.3 %`; shares of less than a tenth per cent as
-    `< 0.1 %`.
+    """Return a share as a percentage with one decimal: `12.3 %`; shares of less than a tenth per
+    cent as `< 0.1 %`.
     """
     if absent(value):
         return NOTHING
@@ -147,7 +149,9 @@ def format_share(value: Any) -> str:
 
 
 def movement_title(traced: Traced) -> str:
-    """Return the title of the column of `moved`; empty where nothing but branches changes the stream."""
+    """Return the title of the column of `moved`; empty where nothing but branches changes the
+    stream.
+    """
     if not _norms_move_stream(traced["steps"]):
         return ""
     return REMOVES if traced["model"]["config"]["residual"] == "off" else MOVES
@@ -169,14 +173,15 @@ def column_legend(traced: Traced, share: str = "of stream") -> str:
         return f"{meanings}."
     norms = ", with what the norms move" if _norms_move_stream(traced["steps"]) else ""
     return (
-        f"{meanings}; of the way: part of the way from the first stream to the last; the parts sum to "
+        f"{meanings}; of the way: part of the way from the first stream to the last; the parts sum "
+        "to "
         f"100\N{NO-BREAK SPACE}%{norms}."
     )
 
 
 def quote_token(token: Row) -> str:
-    """Return a token as it can be read: `" the"`, `"\\n"`; `#195`, its number, where its bytes are no text
-    by themselves.
+    """Return a token as it can be read: `" the"`, `"\\n"`; `#195`, its number, where its bytes are
+    no text by themselves.
     """
     return f"#{token['id']}" if token["text"] is None else f'"{escape_unprintable(token["text"])}"'
 

@@ -322,7 +322,8 @@ def heading(traced: "Traced") -> str:
     return (
         f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
         f"{config['norm_placement']}, residual {config['residual']}\n"
-        f"token {sentences.position_words(traced)}: {sentences.quote_token(tokens[position])}{after}\n"
+        f"token {sentences.position_words(traced)}: "
+        f"{sentences.quote_token(tokens[position])}{after}\n"
         f"embedding: {embedding} → stream {short(start['after'])}"
     )
 
