@@ -372,12 +372,12 @@ def configuration_items(run: RunView) -> list[Item]:
     contents = {
         "Configuration, resolved": run.config,
         "What the run's id digests beside it": run.identity,
-        "Environment": run.env,
+        "Environment": run.env.to_json(),
     }
     for title, content in contents.items():
         if content:
             items.append(Code(title, yaml.safe_dump(content, sort_keys=False, allow_unicode=True)))
-    if (run.env.get("git") or {}).get("dirty"):
+    if run.env.git and run.env.git.dirty:
         body = "The run was made with uncommitted changes: the commit alone does not tell it."
         items.append(Callout("Dirty tree.", body))
     return items

@@ -78,7 +78,7 @@ def test_a_run_is_opened_by_the_beginning_of_its_id(whole: Writer) -> None:
     row = study.runs.iloc[-1]
     view = load_run(whole.store, row["run_id"][:8].upper())
     assert view.run_id == row["run_id"] and view.path == whole.store.folder(view.run_id)
-    assert view.result == whole.store.load_result(view.run_id) and view.env["git"]["dirty"] is True
+    assert view.result == whole.store.load_result(view.run_id) and view.env.git.dirty is True
     assert view.config == {"train": {"lr": row["lr"]}} and view.identity == {"arm": row["arm"]}
     assert view.planned == [(whole.folder.path.name, whole.folder.load_runs()[-1])]
     assert view.row["outcome"] == "completed" and view.row["loss"] == row["loss"]

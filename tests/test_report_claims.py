@@ -213,6 +213,7 @@ def test_an_empty_store_still_counts_and_lists() -> None:
     }
 
 
+@pytest.mark.slow
 def test_claims_are_counted_without_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from andrea.analysis.formats.build import "

@@ -99,6 +99,7 @@ def test_every_cell_of_every_table_is_the_same_text_in_html_markdown_latex_and_j
         assert tex_rows((folder / f"{name}.tex").read_text()) == page[name], name
 
 
+@pytest.mark.slow
 def test_the_pdf_has_the_verdicts_cells_too(folder: Path) -> None:
     import pypdf
 

@@ -37,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     return finished(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.slow
 def test_labels_of_control_characters_lines_and_javascripts_own_names_are_drawn(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,5 @@
 """A study as tidy tables, whatever state it is in."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -178,12 +177,9 @@ class Study:
     @cached_property
     def environments(self) -> list[tuple[Environment, int]]:
         """Every distinct env.json with the number of runs that have it."""
-        outcomes = self.logs.outcomes.values()
-        counts = Counter(json.dumps(outcome.env) for outcome in outcomes if outcome.env)
-        return [
-            (Environment.from_json(json.loads(text), "env.json") or Environment(), count)
-            for text, count in counts.items()
-        ]
+        environments = (outcome.environment for outcome in self.logs.outcomes.values())
+        counts = Counter(environment for environment in environments if environment)
+        return list(counts.items())
 
     @property
     def question_yaml(self) -> str:

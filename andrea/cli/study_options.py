@@ -34,7 +34,6 @@ class StudyOptions:
     runs: opt.Runs = opt.DEFAULT_RUNS
     dry_run: opt.DryRun = False
     as_json: opt.Json = False
-    debug: opt.Debug = False
 
     @property
     def mirror(self) -> MirrorOptions:
@@ -59,6 +58,7 @@ class AblateOptions(StudyOptions):
     controls: opt.Controls = False
     confirm: opt.Confirm = False
     equal: opt.Equal = None
+    debug: opt.Debug = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class SweepOptions(StudyOptions):
     """The options of `andrea sweep`: it has no verdicts, so nothing can be asked beside them."""
 
     name: opt.SweepName
+    debug: opt.Debug = False
 
 
 def takes_options(

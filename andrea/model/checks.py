@@ -15,11 +15,8 @@ from andrea.model.registry import VARIANTS, variant
 from andrea.model.settings import ModelSettings
 from andrea.model.variants import is_users_own
 
-OVERRIDING: tuple[tuple[str, str], ...] = (
-    ("mlp_width", "mlp_ratio"),
-    ("mlp_width", "mlp_multiple"),
-)
-"""Pairs of settings of which the first makes the second mean nothing."""
+GIVE_MLP_WIDTH = ("mlp_ratio", "mlp_multiple")
+"""Settings that `mlp_width` leaves without a meaning."""
 
 SMALLEST, GREATEST = 1e-30, 1e30
 """Between these lies every number that is not 0: products of a few such still fit into float32."""
@@ -121,12 +118,10 @@ def _faults_of_short_context(cfg: ModelSettings) -> Iterator[str]:
 
 
 def _overridden_settings(cfg: ModelSettings) -> Iterator[str]:
-    for first, second in OVERRIDING:
-        if _is_set(cfg, first) and _is_set(cfg, second):
-            yield (
-                f"{first} {getattr(cfg, first)} leaves {second} {getattr(cfg, second):g} "
-                "without effect: give one"
-            )
+    for name in GIVE_MLP_WIDTH:
+        if cfg.mlp_width is not None and _is_set(cfg, name):
+            value = f"{getattr(cfg, name):g}"
+            yield f"mlp_width {cfg.mlp_width} leaves {name} {value} without effect: give one"
 
 
 def _refusals(cfg: ModelSettings, parts: Parts) -> Iterator[str]:

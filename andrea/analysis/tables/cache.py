@@ -33,9 +33,8 @@ from andrea.analysis.tables.column_file import (
     encode_texts,
     filter_mask,
 )
-from andrea.records.base import Settings
-from andrea.records.run import RunResult
-from andrea.store.files import replacing
+from andrea.records.run import Environment, RunResult
+from andrea.store.files import read_mapping, replacing
 from andrea.store.runs import RunStore
 
 WATCHED = ("metrics.jsonl", "result.json", "env.json")
@@ -54,7 +53,7 @@ class RunOutcome(NamedTuple):
 
     result: RunResult | None
     """Without the documents; None before the run ended."""
-    env: Settings | None
+    environment: Environment | None
 
 
 class RunLogs:
@@ -90,13 +89,13 @@ class RunLogs:
         for run_id in self.run_ids:
             if run_id in cached:
                 (row,) = cached[run_id].to_pylist()
-                path = self.store.folder(run_id) / "result.json"
-                result = RunResult.from_json(json.loads(row["result"]), path)
-                outcomes[run_id] = RunOutcome(result, json.loads(row["env"]))
+                folder = self.store.folder(run_id)
+                result = RunResult.from_json(json.loads(row["result"]), folder / "result.json")
+                environment = Environment.from_json(json.loads(row["env"]), folder / "env.json")
             else:
-                outcomes[run_id] = RunOutcome(
-                    self.store.load_result(run_id), self.store.env(run_id)
-                )
+                result = self.store.load_result(run_id)
+                environment = self.store.load_environment(run_id)
+            outcomes[run_id] = RunOutcome(result, environment)
         return outcomes
 
     def tables(
@@ -199,12 +198,21 @@ class RunLogs:
         if table in FROM_METRICS:
             current = self.store.current(run_id) or self.store.folder(run_id)
             return parsing.parse_metrics(current / "metrics.jsonl")
-        result = self.store.result(run_id)
-        documents = parsing.parse_documents(result or {}, self.store.folder(run_id))
-        shortened = {key: value for key, value in (result or {}).items() if key != "documents"}
-        row = [json.dumps(shortened), json.dumps(self.store.env(run_id))]
-        tables = {"runs": encode_texts(parsing.table_of_rows(RESULTS, [row]))} | documents.tables
-        return parsing.ParsedRun(tables, documents.sound and result is not None)
+        result = self.store.load_result(run_id)
+        if result is None:
+            empty = {table: encode_texts(SCHEMAS[table].empty_table()) for table in FROM_RESULT}
+            return parsing.ParsedRun(empty, sound=False)
+        texts = [
+            record.model_dump_json(exclude_unset=True, exclude={"documents"}) if record else "null"
+            for record in (result, self.store.load_environment(run_id))
+        ]
+        tables = {
+            "runs": encode_texts(parsing.table_of_rows(RESULTS, [texts])),
+            "documents": parsing.document_table(result.documents),
+        }
+        # A damaged field was read as absent: it is not written back.
+        content = read_mapping(self.store.folder(run_id) / "result.json")
+        return parsing.ParsedRun(tables, sound=result.to_json() == content)
 
     def _remove_leftovers(self) -> None:
         """Remove files of older versions and of killed processes, and caches of studies that are

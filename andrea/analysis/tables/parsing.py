@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from andrea.analysis.tables.column_file import encode_texts
 from andrea.errors import warn
+from andrea.records.run import DocumentLoss
 from andrea.store.files import read_lines
 
 Record = Mapping[str, Any]
@@ -118,18 +119,10 @@ def _layer_table(records: Sequence[Record]) -> pa.Table:
     return table_of_rows(LAYERS, rows)
 
 
-def parse_documents(result: Record, folder: Path) -> ParsedRun:
-    """Return `documents` of the result in this folder: its loss on every evaluated document."""
-    try:
-        rows = [
-            (document["name"], document["tokens"], document["loss"])
-            for document in result.get("documents") or []
-        ]
-        return ParsedRun({"documents": encode_texts(table_of_rows(DOCUMENTS, rows))}, sound=True)
-    except _NOT_NUMBERS:
-        warn(f"{folder / 'result.json'}: its documents are damaged and left out")
-        empty = encode_texts(DOCUMENTS.empty_table())
-        return ParsedRun({"documents": empty}, sound=False)
+def document_table(documents: Sequence[DocumentLoss]) -> pa.Table:
+    """Return `documents` of a result: its loss on every evaluated document."""
+    rows = [(document.name, document.tokens, document.loss) for document in documents]
+    return encode_texts(table_of_rows(DOCUMENTS, rows))
 
 
 def table_of_rows(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.Table:

@@ -13,7 +13,7 @@ from andrea.analysis.tables import frames
 from andrea.analysis.tables.cache import RunLogs
 from andrea.errors import StudyError, UserError, did_you_mean, warn
 from andrea.records.base import Settings
-from andrea.records.run import RunResult, RunSettings, RunSpec
+from andrea.records.run import Environment, RunResult, RunSettings, RunSpec
 from andrea.store.runs import RunStore
 from andrea.store.studies import list_studies
 
@@ -45,7 +45,7 @@ class RunView:
     """The resolved configuration (`config` of config.json); empty where the file is damaged."""
     identity: Settings
     """What the run's id digests beside it: data, versions, platform."""
-    env: Settings
+    env: Environment
     """env.json: versions, git state, device; empty where it is damaged."""
     result: RunResult | None
     """result.json; None before the run ended."""
@@ -127,7 +127,7 @@ def load_run(store: RunStore | str | Path, run_id: str) -> RunView:
         path=path,
         config=settings.config,
         identity=settings.identity,
-        env=store.env(run_id) or {},
+        env=store.load_environment(run_id) or Environment(),
         result=store.load_result(run_id),
         planned=_memberships(store, run_id),
     )
