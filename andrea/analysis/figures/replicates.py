@@ -165,8 +165,8 @@ def draw_loss_curves(
         arms: in the order of colours.
         title: of the vertical axis, with its unit.
         difference: the curves are differences: 0 is drawn and signs are shown.
-        smoothed: the same rows from `curves.smooth_losses`: mean and range are theirs, every seed stays as
-            logged.
+        smoothed: the same rows from `curves.smooth_losses`: mean and range are theirs, every seed
+            stays as logged.
     """
     plot = _prepare_curves(curves, runs, difference, smoothed)
     sign = "+" if difference else ""

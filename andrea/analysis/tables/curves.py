@@ -70,8 +70,8 @@ def thin_curves(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
 
 
 def last_of_lost(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the ends of the curves of diverged and stalled runs: arm, seed, run_id, tokens and loss of the
-    last finite value, state (diverged or stalled).
+    """Return the ends of the curves of diverged and stalled runs: arm, seed, run_id, tokens and
+    loss of the last finite value, state (diverged or stalled).
     """
     lost = runs[(runs["outcome"] == "diverged") | runs["stalled"]]
     finite = curves[np.isfinite(curves["loss"]) & curves["run_id"].isin(lost["run_id"])]
@@ -179,8 +179,8 @@ def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
 
 
 def _by_run(curves: pd.DataFrame, kind: str) -> Iterator[pd.DataFrame]:
-    """Yield the rows of one kind, run by run in order of tokens; a run that stands twice in the plan
-    twice.
+    """Yield the rows of one kind, run by run in order of tokens; a run that stands twice in the
+    plan twice.
     """
     if "kind" in curves:
         curves = curves[curves["kind"] == kind]
