@@ -211,7 +211,7 @@ def drawing_nothing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             render,
-            "drawn",
+            "draw_figures",
             lambda report: dict.fromkeys((f.name for f in report.figures()), "<svg ></svg>"),
         )
         patch.setattr(render, "_scripts", str)

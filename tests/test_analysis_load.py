@@ -276,6 +276,7 @@ def test_numbers_are_written_as_a_reader_can_copy_them() -> None:
     assert [text.small(x) for x in (0.00003212, 0.02)] == ["0.000032", "0.0200"]
 
 
+@pytest.mark.slow
 def test_loading_a_study_needs_neither_torch_nor_altair() -> None:
     program = (
         "import andrea.analysis.formats.build, sys; print([name in sys.modules for name in "

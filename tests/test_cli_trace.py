@@ -267,7 +267,7 @@ def test_every_model_can_be_drawn(placement, residual):
     found = traced(
         "ab", "--set", f"model.norm_placement={placement}", "--set", f"model.residual={residual}"
     )
-    page = stream.page(found)
+    page = stream.render_page(found)
     assert page.startswith("<!DOCTYPE html>") and page.count('<text class="letter') == 4
     on_the_stream = placement in ("post", "deepnorm") and residual != "off"
     assert page.count('class="bar" x=') == 4 * on_the_stream + (found["normed"] is not None)
@@ -286,18 +286,18 @@ def test_a_branch_is_as_wide_as_its_norm_and_coloured_by_its_cosine():
         "moved": 0.0,
         "after": 5.0,
     }
-    drawn = stream.drawing({**step, "cosine": 0.25}, 8.0)
+    drawn = stream.draw_sublayer({**step, "cosine": 0.25}, 8.0)
     numbers = [float(number) for number in re.findall(r"[\d.]+", drawn["branch"])]
     entry = re.search(r"V([\d.]+)C", drawn["branch"])
     assert float(entry[1]) - (41 - 8) == pytest.approx(16) and max(numbers) < 116
-    assert "arm-1) 50%" in drawn["color"] and "arm-2) 100%" in stream.color(-0.7)
-    assert stream.color(None) == "var(--band)"
+    assert "arm-1) 50%" in drawn["color"] and "arm-2) 100%" in stream.cosine_color(-0.7)
+    assert stream.cosine_color(None) == "var(--band)"
 
 
 def test_tokens_and_shares_are_written_so_that_they_can_be_read():
-    assert traces.quoted({"id": 1, "text": " a\t\\\u202e"}) == '" a\\t\\\\\\u202e"'
-    assert traces.quoted({"id": 195, "text": None}) == "#195"
-    written = [traces.part(share) for share in (0.1234, 0.0001, 0, -0.034, 2.354, None)]
+    assert traces.quote_token({"id": 1, "text": " a\t\\\u202e"}) == '" a\\t\\\\\\u202e"'
+    assert traces.quote_token({"id": 195, "text": None}) == "#195"
+    written = [traces.format_share(share) for share in (0.1234, 0.0001, 0, -0.034, 2.354, None)]
     assert written == ["12.3\xa0%", "<\xa00.1\xa0%", "0.0\xa0%", "−3.4\xa0%", "235\xa0%", "–"]
 
 

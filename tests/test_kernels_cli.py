@@ -57,6 +57,7 @@ def test_without_a_device_one_line_says_so_and_nothing_is_passed_over_in_silence
     assert answer.exit_code == 2 and "write cuda or cuda:1" in answer.stderr
 
 
+@pytest.mark.slow
 @needs_shim
 def test_check_compares_every_op_and_fails_when_one_is_wrong(
     on_cpu: Any, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_zoo import NAMES, config, model, some_tokens, stir
+from model_zoo import NAMES, QUICK, config, model, some_tokens, stir
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,7 +53,7 @@ def test_windows_reach_as_far_as_the_blocks_carry_and_no_further() -> None:
     assert reach(config("window, every second")) == 8
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_sequence_gets_the_same_logits_alone_in_a_batch_and_as_a_prefix(name: str) -> None:
     built, tokens = model(name), some_tokens(5, 8, seed=1)
     together = built(tokens)
@@ -67,7 +67,7 @@ def test_a_sequence_gets_the_same_logits_alone_in_a_batch_and_as_a_prefix(name: 
 @pytest.mark.filterwarnings(
     "ignore:Mismatch dtype between input and weight"
 )  # of a norm of bfloat16 queries
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_the_same_seed_gives_the_same_bits_and_in_half_precision_nearly_the_same_loss(
     name: str,
 ) -> None:

@@ -12,7 +12,7 @@ import stored
 from analysis_store import Writer, swept
 from browser import Browser, Page
 
-from andrea.analysis.formats.build import Job, make_report
+from andrea.analysis.formats.build import ReportJob, make_report
 from andrea.cli.show.verdict_table import verdict_table
 
 REPORTS = Path(__file__).parents[1] / "reports"
@@ -228,7 +228,7 @@ def test_the_other_kinds_are_as_quiet_as_usable_and_as_narrow(
     browser: Browser, axe: str, judged: Writer, kind: str, tmp_path: Path
 ) -> None:
     run = stored.planned(judged.folder)[-1]["run_id"] if kind == "run" else None
-    made = Job(judged.store, REPORTS / f"{kind}.py", run=run, out=tmp_path).make(["html"])[0]
+    made = ReportJob(judged.store, REPORTS / f"{kind}.py", run=run, out=tmp_path).make(["html"])[0]
     with browser.page(made, 360) as page:
         if kind != "claims":  # it has no figures
             untroubled(page)
@@ -295,7 +295,7 @@ def test_a_watched_page_loads_itself_again_as_its_reader_left_it(
     writer = Writer(tmp_path)
     writer.tune()
     writer.replicate({"post": 0.08})
-    job = Job(writer.store, REPORTS / "comparison.py", (writer.folder,))
+    job = ReportJob(writer.store, REPORTS / "comparison.py", (writer.folder,))
     path = job.make(["html"], refresh=1)[0]
     with browser.page(path) as page:
         page.evaluate("window.first = true")

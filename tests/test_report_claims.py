@@ -14,7 +14,7 @@ import yaml
 from analysis_store import Writer, finished
 
 from andrea import catalogue
-from andrea.analysis.formats.build import Job, load_script
+from andrea.analysis.formats.build import ReportJob, load_script
 from andrea.analysis.load import load, load_all
 from andrea.analysis.report import Report
 from andrea.analysis.tables import claims
@@ -171,7 +171,7 @@ def test_regimes_are_never_pooled_and_a_claim_may_hold_at_one_of_them(tmp_path: 
 
 def test_claims_that_nobody_measured_come_with_the_command_that_would(tmp_path: Path) -> None:
     writer = finished(tmp_path, effects={"post": 0.09}, **MINE)
-    pages = Job(writer.store, SCRIPT, out=tmp_path / "out").make(["md", "csv"])
+    pages = ReportJob(writer.store, SCRIPT, out=tmp_path / "out").make(["md", "csv"])
     told = pages[0].read_text()
     listed = pd.read_csv(tmp_path / "out" / "not-measured.csv")
     commands = listed["command"]
@@ -213,6 +213,7 @@ def test_an_empty_store_still_counts_and_lists() -> None:
     }
 
 
+@pytest.mark.slow
 def test_claims_are_counted_without_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from andrea.analysis.formats.build import "

@@ -192,6 +192,7 @@ def test_the_page_asks_no_network(folder: Path, page: Page) -> None:
     ], "only the icon"
 
 
+@pytest.mark.slow
 def test_a_study_named_script_is_a_study_named_script(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     arms = {
@@ -261,6 +262,7 @@ def test_configuration_and_environment_are_there_to_copy(page: Page) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_study_gives_the_same_files(whole: Writer, folder: Path, tmp_path: Path) -> None:
     again = made(whole, out=tmp_path / "again")
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]

@@ -99,6 +99,7 @@ def test_every_cell_of_every_table_is_the_same_text_in_html_markdown_latex_and_j
         assert tex_rows((folder / f"{name}.tex").read_text()) == page[name], name
 
 
+@pytest.mark.slow
 def test_the_pdf_has_the_verdicts_cells_too(folder: Path) -> None:
     import pypdf
 
@@ -155,7 +156,7 @@ def test_json_is_strict_whatever_is_in_the_frames() -> None:
     frame["b"] = [np.bool_(True), False, None]
     table = Table("odd", "Odd.", frame, [numbers("x", "x"), numbers("n", "n")])
     report = Report("t", "q?", "a.", [table], [], {}, verdicts=[{"arm": EVIL, "mean": math.nan}])
-    told = strict(machine.as_json(report))
+    told = strict(machine.format_json(report))
     assert told["format"] == 1 and told["verdicts"] == [{"arm": EVIL, "mean": None}]
     assert told["tables"][0]["rows"] == [
         {"x": 1.5, "n": 1, "o": None, "b": True},
@@ -188,7 +189,7 @@ def test_latex_sets_every_sign_as_it_stands_and_nothing_as_a_command() -> None:
     assert latex.escape("\\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
     assert latex.escape("1 \N{NO-BREAK SPACE}%\n\0") == r"1 ~\% "
     frame = pd.DataFrame({"a": HOSTILE, "x": range(5)})
-    table = latex.table(
+    table = latex.render_table(
         Table("evil", "C_aption.", frame, [Column("a", "a & b"), numbers("x", "x")])
     )
     assert r"\caption{C\_aption.}\label{tab:evil}" in table and r"a \& b & x \\" in table
@@ -197,7 +198,7 @@ def test_latex_sets_every_sign_as_it_stands_and_nothing_as_a_command() -> None:
 
 def test_a_long_table_may_break_over_pages_in_latex() -> None:
     frame = pd.DataFrame({"a": [f"row {i}" for i in range(60)]})
-    table = latex.table(Table("long", "Long.", frame, [Column("a", "a")]))
+    table = latex.render_table(Table("long", "Long.", frame, [Column("a", "a")]))
     assert r"\begin{longtable}" in table and r"\endhead" in table and len(tex_rows(table)) == 60
     again = table[table.index(r"\endfirsthead") : table.index(r"\endhead")]
     assert r"\label" not in again and r"\caption" not in again, (
@@ -210,10 +211,10 @@ def test_a_table_in_latex_is_no_wider_than_the_text_and_its_label_names_the_stud
     item = Table(
         "verdicts", "C.", frame, [Column("a", "arm"), numbers("b", "simultaneous interval of nats")]
     )
-    table = latex.table(item, "Pre-norm, größer/2")
+    table = latex.render_table(item, "Pre-norm, größer/2")
     assert (
         r"\label{tab:pre-norm-gr-er-2-verdicts}" in table
-        and r"\label{tab:verdicts}" in latex.table(item, "规范")
+        and r"\label{tab:verdicts}" in latex.render_table(item, "规范")
     )
     assert r"\shortstack[r]{simultaneous\\interval of\\nats}" in table
     fitted = table[table.index(r"\resizebox") : table.index(r"\begin{tabular}")]
@@ -252,7 +253,7 @@ def test_a_pdf_fetches_nothing(tmp_path: Path) -> None:
     )
     import pypdf
 
-    made = pdfs.pdf(f'<p>seen</p><img src="{secret.as_uri()}" alt="not seen">')
+    made = pdfs.render_pdf(f'<p>seen</p><img src="{secret.as_uri()}" alt="not seen">')
     text = pypdf.PdfReader(io.BytesIO(made)).pages[0].extract_text()
     assert "seen" in text and "secret words" not in text
 

@@ -22,7 +22,7 @@ from waiting import PATIENT_S
 from andrea.analysis.figures import marks
 from andrea.analysis.formats import machine
 from andrea.analysis.formats.build import make_report
-from andrea.analysis.formats.render import drawn, html
+from andrea.analysis.formats.render import draw_figures, render_page
 from andrea.analysis.report import Column, Figure, Report, Section, Table
 from andrea.errors import AndreaError, StudyError, UserError
 from andrea.text import names
@@ -37,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     return finished(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.slow
 def test_labels_of_control_characters_lines_and_javascripts_own_names_are_drawn(
     tmp_path: Path,
 ) -> None:
@@ -67,8 +68,10 @@ def test_no_sign_that_ends_the_drawing_reaches_it() -> None:
         "encoding": {"text": {"field": "a"}},
     }
     report = Report("t", "q?", "a.", [Figure("f", "c", spec)], [], {})
-    drawings = drawn(report)
-    assert "x�y" in drawings["f"] and "x\\u0000y" not in html(report, SCRIPT.parent, drawings)
+    drawings = draw_figures(report)
+    assert "x�y" in drawings["f"] and "x\\u0000y" not in render_page(
+        report, SCRIPT.parent, drawings
+    )
     assert names.one_line(" a\t\r\n b\u2028") == "a b" and names.one_line("👩‍👧 é") == "👩‍👧 é"
 
 

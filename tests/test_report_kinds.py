@@ -7,7 +7,7 @@ import stored
 from analysis_store import Writer, finished, swept
 from browser import Browser
 
-from andrea.analysis.formats.build import Job
+from andrea.analysis.formats.build import ReportJob
 
 REPORTS = Path(__file__).parents[1] / "reports"
 pytestmark = pytest.mark.slow
@@ -39,14 +39,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     made = {kind: job(good, kind).make(["html"])[0] for kind in ("leaderboard", "claims")}
     run = next(run["run_id"] for run in stored.planned(good.folder) if run["phase"] == "replicate")
-    made["run"] = Job(good.store, REPORTS / "run.py", run=run).make(["html"])[0]
+    made["run"] = ReportJob(good.store, REPORTS / "run.py", run=run).make(["html"])[0]
     sweep = swept(tmp_path_factory.mktemp("swept"), trials=24)
-    made["sweep"] = Job(sweep.store, REPORTS / "sweep.py", (sweep.folder,)).make(["html"])[0]
+    made["sweep"] = ReportJob(sweep.store, REPORTS / "sweep.py", (sweep.folder,)).make(["html"])[0]
     return made
 
 
-def job(writer: Writer, kind: str) -> Job:
-    return Job(writer.store, REPORTS / f"{kind}.py")
+def job(writer: Writer, kind: str) -> ReportJob:
+    return ReportJob(writer.store, REPORTS / f"{kind}.py")
 
 
 @pytest.mark.parametrize("kind", ["leaderboard", "claims", "run", "sweep"])

@@ -16,7 +16,7 @@ from statsmodels.stats.multitest import multipletests
 
 from andrea.analysis.chapters import sizes as growth
 from andrea.analysis.figures import forest
-from andrea.analysis.formats.build import Job, load_script
+from andrea.analysis.formats.build import ReportJob, load_script
 from andrea.analysis.load import load_all
 from andrea.analysis.report import Report, Table
 from andrea.analysis.tables import leaderboard as board
@@ -207,7 +207,9 @@ def test_what_asks_the_same_is_counted_once_and_said(tmp_path: Path) -> None:
     kept, said = board.distinct_studies(load_all(RunStore(tmp_path)))
     assert len(kept) == 1 and len(said) == 1
     assert said[0].startswith("first-same asks the same as second-same")
-    [page] = [p for p in Job(RunStore(tmp_path), SCRIPT).make(["md"]) if p.name == "report.md"]
+    [page] = [
+        p for p in ReportJob(RunStore(tmp_path), SCRIPT).make(["md"]) if p.name == "report.md"
+    ]
     assert page.parent == tmp_path / "reports" / "leaderboard"
     assert "first-same asks the same as second-same" in page.read_text()
 

@@ -12,7 +12,7 @@ from analysis_store import INITIAL, LAYERS, TOKENS, UNIGRAM, Writer, finished
 from typer.testing import CliRunner
 
 from andrea.analysis.chapters import one_run as single
-from andrea.analysis.formats.build import Job, load_script
+from andrea.analysis.formats.build import ReportJob, load_script
 from andrea.analysis.load import load_run
 from andrea.analysis.report import Report
 from andrea.analysis.tables.run_view import RunView
@@ -191,7 +191,7 @@ def test_documents_are_weighed_alike_and_have_an_interval(writer: Writer) -> Non
 
 def test_the_page_of_a_run_is_written_by_the_beginning_of_its_id(writer: Writer) -> None:
     run_id = replicate(writer, 0)["run_id"]
-    page = Job(writer.store, SCRIPT, run=run_id[:7]).make(["md"])[0]
+    page = ReportJob(writer.store, SCRIPT, run=run_id[:7]).make(["md"])[0]
     assert page == writer.store.root / "reports" / f"run-{run_id[:12]}" / "report.md"
     told = page.read_text()
     assert (

@@ -14,8 +14,8 @@ from report_page import read_page
 from typer.testing import CliRunner
 
 from andrea.analysis.formats import watch as watching
-from andrea.analysis.formats.build import FORMATS, Job, Vanished
-from andrea.analysis.formats.watch import Watched, watch
+from andrea.analysis.formats.build import FORMATS, ReportJob, Vanished
+from andrea.analysis.formats.watch import Watched, watch_reports
 from andrea.cli.app import app
 from andrea.errors import UserError
 
@@ -112,8 +112,8 @@ def test_a_run_is_watched_until_it_has_ended(half: Writer, monkeypatch: pytest.M
         attempt = claim.attempt({"config": {"train": {"lr": 0.001}}, "identity": {}}, {})
         (attempt / "metrics.jsonl").write_text("")
     Steps(monkeypatch, lambda: None, lambda: half.train(run, 2.5))
-    job = Job(half.store, Path("reports/one.py"), run=run["run_id"][:8].upper())
-    watch([Watched(job, "it")], said.append, said.append)
+    job = ReportJob(half.store, Path("reports/one.py"), run=run["run_id"][:8].upper())
+    watch_reports([Watched(job, "it")], said.append, said.append)
     assert [
         "0 of 1 runs done; built" in said[0],
         "1 of 1 runs done, complete" in said[1],
@@ -195,9 +195,9 @@ def test_a_watched_report_follows_its_study_until_it_is_complete(
 
     Steps(monkeypatch, more, look, lambda: None, end)
     one = Watched(
-        Job(half.store, Path("reports/mine.py"), (half.folder,)), "norm-placement", ["html"]
+        ReportJob(half.store, Path("reports/mine.py"), (half.folder,)), "norm-placement", ["html"]
     )
-    watch([one], said.append, said.append)
+    watch_reports([one], said.append, said.append)
     assert seen == ["18 runs, 16 good.", "19 runs, 17 good.", "19 runs, 17 good."]
     assert len(said) == 3, "no line for a look that found nothing new"
     assert (
@@ -220,8 +220,8 @@ def test_a_build_that_fails_is_said_once_and_tried_again(
         lambda: script.write_text("def build(study:\n"),
         lambda: (script.write_text(OWN), half.judge()),
     )
-    watch(
-        [Watched(Job(half.store, script, (half.folder,)), "it", ["html"])],
+    watch_reports(
+        [Watched(ReportJob(half.store, script, (half.folder,)), "it", ["html"])],
         said.append,
         complaints.append,
     )
@@ -234,9 +234,9 @@ def test_a_build_that_fails_is_said_once_and_tried_again(
 
 
 def test_a_request_that_is_wrong_from_the_start_ends_the_watch(half: Writer) -> None:
-    job = Job(half.store, Path("reports/none.py"), (half.folder,))
+    job = ReportJob(half.store, Path("reports/none.py"), (half.folder,))
     with pytest.raises(UserError, match="no such report script"):
-        watch([Watched(job, "it")], print, print)
+        watch_reports([Watched(job, "it")], print, print)
 
 
 def test_a_study_that_vanishes_ends_the_watch_and_is_not_made_again(
@@ -244,9 +244,9 @@ def test_a_study_that_vanishes_ends_the_watch_and_is_not_made_again(
 ) -> None:
     gone = half.folder.path.with_name("gone")
     Steps(monkeypatch, lambda: half.folder.path.rename(gone))
-    one = Watched(Job(half.store, Path("reports/mine.py"), (half.folder,)), "it", ["html"])
+    one = Watched(ReportJob(half.store, Path("reports/mine.py"), (half.folder,)), "it", ["html"])
     with pytest.raises(Vanished, match="the study is gone"):
-        watch([one], print, print)
+        watch_reports([one], print, print)
     assert not half.folder.path.exists()
     with pytest.raises(Vanished, match="the study is gone"):
         one.job.make(["html"])
@@ -270,7 +270,7 @@ def test_ctrl_c_ends_the_watch_and_leaves_a_page_that_stays(
 
 
 def test_a_reader_never_sees_half_a_page(half: Writer) -> None:
-    job = Job(half.store, Path("reports/mine.py"), (half.folder,))
+    job = ReportJob(half.store, Path("reports/mine.py"), (half.folder,))
     [page] = job.make(["html"])
     ended = threading.Event()
     torn: list[int] = []
@@ -295,7 +295,7 @@ def test_a_reader_never_sees_half_a_page(half: Writer) -> None:
 def test_a_half_finished_studys_page_says_what_is_missing_and_that_it_loads_itself_again(
     half: Writer,
 ) -> None:
-    job = Job(half.store, REPORTS / "comparison.py", (half.folder,))
+    job = ReportJob(half.store, REPORTS / "comparison.py", (half.folder,))
     text = read_page(job.make(["html"], refresh=10)[0]).text
     assert "Half finished" in text and "3 replicates not planned yet" in text
     assert "this page loads itself again while it is being watched" in text

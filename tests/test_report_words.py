@@ -101,6 +101,7 @@ def never_trained(root: Path) -> Writer:
     return writer
 
 
+@pytest.mark.slow
 def test_several_arms_are_told_by_verdict_and_bare_numbers_have_their_factor(
     ratios: Writer,
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_study_whose_baseline_never_trained_says_what_stalled_means_and_to_tra
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reached", "short"), [(1.0, True), (0.5, False)])
 def test_stalled_runs_that_were_still_falling_ask_for_more_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: float, short: bool
@@ -159,6 +161,7 @@ def test_stalled_runs_that_were_still_falling_ask_for_more_tokens(
     ) == short
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_too_low_asks_for_no_more_tokens_and_warns_of_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

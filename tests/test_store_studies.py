@@ -51,6 +51,7 @@ def test_a_second_controller_is_refused_while_the_first_lives(tmp_path: Path) ->
     assert not study.live
 
 
+@pytest.mark.slow
 def test_a_status_that_polls_never_refuses_a_study(tmp_path: Path) -> None:
     study = make(RunStore(tmp_path), "norm", "aaa", "2026-01-01")
     code = (

@@ -319,6 +319,7 @@ def test_what_contradicts_itself_is_refused(
     assert told in result.stderr
 
 
+@pytest.mark.slow
 def test_what_breaks_the_table_of_verdicts_costs_no_run(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_threads_of_the_run_hold_while_it_trains(
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.slow
 def test_a_calibration_estimates_the_time_of_a_run_and_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

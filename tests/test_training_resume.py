@@ -101,7 +101,14 @@ def test_a_torn_line_and_records_after_the_checkpoint_are_cut_off(
     assert_same_run(found[7], whole)
 
 
-@pytest.mark.parametrize("damage", ["empty", "torn", "flipped", "foreign", "metrics gone"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "flipped",
+        "metrics gone",
+        *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("empty", "torn", "foreign")),
+    ],
+)
 def test_a_bad_checkpoint_restarts_the_run_with_one_warning(
     snapshots: tuple[Path, RunResult, dict[int, Path]],
     damage: str,

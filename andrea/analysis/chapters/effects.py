@@ -1,4 +1,4 @@
-"""The chapter of a factorial design: what each factor does, and whether what it does depends on the
+"""The chapter of a factorial design: the effect of each factor, and whether it depends on the
 others.
 """
 
@@ -26,70 +26,69 @@ hide each other.
 
 
 def chapter(study: Study) -> list[Item]:
-    """A sentence per factor and per interaction, the table of effects, and a figure per pair of
-    factors.
+    """Return a sentence per factor and per interaction, the table of effects, and a figure per pair
+    of factors.
     """
     if not study.factors:
         return []
     items: list[Item] = [Text(sentence) for sentence in write_sentences(study)]
     if len(study.effects):
-        items.append(_table(study))
-        items += _reason_list(study)
-    return items + [
-        figure
-        for pair in itertools.combinations(study.factors, 2)
-        if (figure := _figure(study, *pair))
-    ]
+        items += [_table(study), *_reason_list(study)]
+    for lines, along in itertools.combinations(study.factors, 2):
+        figure = _figure(study, lines, along)
+        if figure is not None:
+            items.append(figure)
+    return items
 
 
 def write_sentences(study: Study) -> list[str]:
-    """One sentence per factor, then one per interaction; none before the verdict."""
+    """Return one sentence per factor, then one per interaction; none before the verdict."""
     rows = study.effects.to_dict("records")
-    if reason := text.one_reason(rows):
+    reason = text.one_reason(rows)
+    if reason:
         return [f"No effect can be judged: {reason}."]
-    found = []
+    sentences = []
     for factor in study.factors:
-        steps: dict[str, list[str]] = {}
+        clauses: dict[str, list[str]] = {}
         for row in rows:
             if row["factor"] == factor and row["kind"] != "interaction":
-                where = f"with {row['at']}" if row["at"] else "on average"
-                steps.setdefault(row["step"], []).append(f"{where} {_word_with_size(row)}")
+                condition = f"with {row['at']}" if row["at"] else "on average"
+                clauses.setdefault(row["step"], []).append(f"{condition} {_word_with_size(row)}")
+        steps = "; ".join(f"{step}: {text.listing(parts)}" for step, parts in clauses.items())
         if steps:
-            told = "; ".join(f"{step}: {text.listing(clauses)}" for step, clauses in steps.items())
-            found.append(f"{factor}. {told[0].upper()}{told[1:]}.")
-    return [
-        *found,
-        *(f"{_interaction_sentence(study, row)}." for row in rows if row["kind"] == "interaction"),
-    ]
+            sentences.append(f"{factor}. {steps[0].upper()}{steps[1:]}.")
+    return sentences + _interaction_sentences(study)
+
+
+def _interaction_sentences(study: Study) -> list[str]:
+    rows = study.effects[study.effects["kind"] == "interaction"].to_dict("records")
+    return [f"{_interaction_clause(study, row)}." for row in rows]
 
 
 def write_answer(study: Study) -> str:
-    """The answer about the arms; of a factorial design a second sentence says whether factors
-    depend on each other.
-    """
-    rows = study.effects[study.effects["kind"] == "interaction"].to_dict("records")
-    said = words.write_answer(study)
-    if (reason := text.one_reason(rows)) and reason in said:
-        return said
-    return " ".join([said, *(f"{_interaction_sentence(study, row)}." for row in rows)])
+    """Return the answer about the arms, and of a factorial design a sentence per interaction."""
+    answer = words.write_answer(study)
+    reason = text.one_reason(study.effects.to_dict("records"))
+    if reason and reason in answer:
+        return answer
+    return " ".join([answer, *_interaction_sentences(study)])
 
 
-def _interaction_sentence(study: Study, row: dict[Any, Any]) -> str:
-    """An interaction in words, with its interval."""
-    said = f"Interaction of {row['name'].replace(' × ', ' and ')}"
+def _interaction_clause(study: Study, row: dict[Any, Any]) -> str:
+    """Return an interaction in words, with its interval."""
+    name = f"Interaction of {row['name'].replace(' × ', ' and ')}"
     if text.absent(row["mean"]) or text.absent(row["low"]):
-        return f"{said}: {_word_with_size(row)}"
-    more = "more" if row["mean"] > 0 else "less"
-    than = (
-        f"{text.loss(abs(row['mean']))} nats {more} with {row['at']} than with {row['instead_of']}"
+        return f"{name}: {_word_with_size(row)}"
+    size = f"{text.loss(abs(row['mean']))} nats {'more' if row['mean'] > 0 else 'less'}"
+    interval = f"{words.interval_name(study)} {text.interval(row['low'], row['high'])}"
+    return (
+        f"{name}: {text.judged(row['verdict'], row['cause'])}, {row['step']} adds {size} with "
+        f"{row['at']} than with {row['instead_of']} ({interval})"
     )
-    within = f"{words.interval_name(study)} {text.interval(row['low'], row['high'])}"
-    word = text.judged(row["verdict"], row["cause"])
-    return f"{said}: {word}, {row['step']} adds {than} ({within})"
 
 
 def _word_with_size(row: dict[Any, Any]) -> str:
-    """The word, with the number behind it or the reason why there is none."""
+    """Return the word, with the number behind it or the reason why there is none."""
     word = text.judged(row["verdict"], row["cause"])
     size = row["reason"] if text.absent(row["mean"]) else f"{text.signed(row['mean'])} nats"
     return f"{word} ({size})"
@@ -140,23 +139,20 @@ def _table(study: Study) -> Table:
 
 
 def _reason_list(study: Study) -> list[Item]:
-    """Why an effect could not be told, a line for all of which the same is to be said."""
+    """Return why effects were not decided, a line for all effects with the same reason."""
     rows = study.effects.to_dict("records")
     if text.one_reason(rows):
         return []
-    said: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row["verdict"] in ("unstable", "inconclusive", "invalid"):
-            said.setdefault(row["reason"], []).append(row["name"])
-    return (
-        [Bullets([f"{'; '.join(names)}: {reason}." for reason, names in said.items()])]
-        if said
-        else []
-    )
+            names_by_reason.setdefault(row["reason"], []).append(row["name"])
+    lines = [f"{'; '.join(names)}: {reason}." for reason, names in names_by_reason.items()]
+    return [Bullets(lines)] if lines else []
 
 
 def cell_means(study: Study, lines: str, along: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cells of two factors, averaged over the levels of the others at every seed.
+    """Return the cells of two factors, averaged over the levels of the others at every seed.
 
     Returns:
         seeds: line, along (levels), seed, loss, state (completed, or stalled); seeds that have no
@@ -164,34 +160,29 @@ def cell_means(study: Study, lines: str, along: str) -> tuple[pd.DataFrame, pd.D
         means: line, along, n, planned, mean, low, high (95 % interval); NaN unless every seed is
             good.
     """
-    runs = study.replicates()
+    replicates = study.replicates()
+    levels_by_factor = {factor: list(levels) for factor, levels in study.factors.items()}
     members: dict[tuple[str, str], list[str]] = {}
-    for name, levels in cells(
-        {factor: list(levels) for factor, levels in study.factors.items()}
-    ).items():
+    for name, levels in cells(levels_by_factor).items():
         members.setdefault((levels[lines], levels[along]), []).append(name)
     seeds, means = [], []
     for (line, at), arms in members.items():
-        mine = runs[runs["arm"].isin(arms)]
-        good = mine.groupby("seed")["ok"].sum() == len(arms)
-        whole = {int(str(seed)): bool(ok) for seed, ok in good.items()}
-        losses = mine.groupby("seed")["loss"].mean()
-        for seed, loss in ((int(str(seed)), loss) for seed, loss in losses[losses.notna()].items()):
-            seeds.append((line, at, seed, loss, "completed" if whole[seed] else "stalled"))
-        row: dict[str, Any] = {
-            "line": line,
-            "along": at,
-            "n": int(good.sum()),
-            "planned": len(good),
-        }
-        row |= {"mean": np.nan, "low": np.nan, "high": np.nan}
-        if len(good) and good.all():
-            low, high = summaries.mean_interval(losses)
-            row |= {"mean": losses.mean(), "low": low, "high": high}
+        by_seed = replicates[replicates["arm"].isin(arms)].groupby("seed")
+        is_good = by_seed["ok"].sum() == len(arms)
+        good_seeds = set(is_good[is_good].index)
+        losses = by_seed["loss"].mean().dropna()
+        for seed, loss in losses.items():
+            state = "completed" if seed in good_seeds else "stalled"
+            seeds.append((line, at, seed, loss, state))
+        row: dict[str, Any] = {"line": line, "along": at}
+        row |= {"n": int(is_good.sum()), "planned": len(is_good)}
+        row |= dict.fromkeys(("mean", "low", "high"), np.nan)
+        if len(is_good) and is_good.all():
+            row["mean"] = losses.mean()
+            row["low"], row["high"] = summaries.mean_interval(losses)
         means.append(row)
-    return pd.DataFrame(seeds, columns=["line", "along", "seed", "loss", "state"]), pd.DataFrame(
-        means
-    )
+    columns = ["line", "along", "seed", "loss", "state"]
+    return pd.DataFrame(seeds, columns=columns), pd.DataFrame(means)
 
 
 def _figure(study: Study, lines: str, along: str) -> Figure | None:

@@ -1,4 +1,4 @@
-"""Makes a report with a script: `build(study)`, `build_many(studies)` or `build_run(run)`, which
+"""Make a report with a script: `build(study)`, `build_many(studies)` or `build_run(run)`, which
 return a Report.
 """
 
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from andrea.analysis.formats.pdf import require_weasyprint
-from andrea.analysis.formats.render import write
+from andrea.analysis.formats.render import write_report
 from andrea.analysis.load import load, load_all, load_run
 from andrea.analysis.report import Report
 from andrea.errors import AndreaError, StudyError, UserError, nearest
@@ -36,7 +36,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Job:
+class ReportJob:
     """A report to make, once or again and again."""
 
     store: RunStore
@@ -63,15 +63,15 @@ class Job:
                 `TAKES`, or one that wants something else than was named.
             StudyError: the script failed or the disk did; the runs are as they were.
         """
-        asked = known(formats)
+        formats = checked_formats(formats)
         if self.out is not None:
             _require_folder(self.out)
         script = load_script(self.script)
-        given, target = self._given(script)
+        subject, target = self._script_input(script)
         _require_folder(target)
-        report = _guarded(script, given)
+        report = _run_script(script, subject)
         try:
-            return write(report, self.script.parent, target, asked, refresh)
+            return write_report(report, self.script.parent, target, formats, refresh)
         except OSError as error:
             raise StudyError(
                 f"{target}: the report cannot be written ({error.strerror or error})"
@@ -82,11 +82,12 @@ class Job:
             raise
         except Exception as error:
             raise StudyError(
-                f"{_place(script.path, error)}: the report cannot be rendered ({_said(error)})"
+                f"{_error_location(script.path, error)}: the report cannot be rendered "
+                f"({_error_text(error)})"
             ) from error
 
-    def _given(self, script: Script) -> tuple[Any, Path]:
-        """What the script is called with, and where its report goes."""
+    def _script_input(self, script: Script) -> tuple[Any, Path]:
+        """Return what the script is called with, and the folder of its report."""
         place = self.store.root / "reports"
         if script.takes == "run":
             if self.run is None:
@@ -97,21 +98,20 @@ class Job:
             view = load_run(self.store, self.run)
             return view, self.out or place / f"run-{view.run_id[:12]}"
         if script.takes == "studies":
-            every = self.studies is None
-            found = (
-                load_all(self.store) if every else [load(s, self.store) for s in self.studies or ()]
-            )
-            return found, self.out or place / script.path.stem
+            if self.studies is None:
+                studies = load_all(self.store)
+            else:
+                studies = [load(folder, self.store) for folder in self.studies]
+            return studies, self.out or place / script.path.stem
         if not self.studies or len(self.studies) > 1:
             raise UserError(
                 f"{script.path}: reports on one study; name one (`andrea status` lists them)"
             )
         (folder,) = self.studies
-        require_there(folder)
-        usual = script.path.stem in ("comparison", "sweep")
-        return load(folder, self.store), self.out or folder.path / (
-            "report" if usual else f"report-{script.path.stem}"
-        )
+        require_study(folder)
+        default_kind = script.path.stem in ("comparison", "sweep")
+        name = "report" if default_kind else f"report-{script.path.stem}"
+        return load(folder, self.store), self.out or folder.path / name
 
 
 def make_report(
@@ -121,15 +121,15 @@ def make_report(
     script: Path,
     out: Path | None = None,
 ) -> list[Path]:
-    """Write the report of one study; see `Job.make`."""
-    return Job(store, script, (folder,), out=out).make(formats)
+    """Write the report of one study; see `ReportJob.make`."""
+    return ReportJob(store, script, (folder,), out=out).make(formats)
 
 
 class Vanished(StudyError):
     """A study that was there is not there any more."""
 
 
-def require_there(folder: StudyFolder) -> None:
+def require_study(folder: StudyFolder) -> None:
     """Make sure that a study that was found still is: its report would make a folder of it again.
 
     Raises:
@@ -140,7 +140,7 @@ def require_there(folder: StudyFolder) -> None:
 
 
 def load_script(script: Path) -> Script:
-    """A report script.
+    """Return a report script, loaded.
 
     Raises:
         UserError: the file is missing, does not run, or defines not exactly one of `TAKES`.
@@ -159,29 +159,31 @@ def load_script(script: Path) -> Script:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{_place(script, error)}: this report script does not run ({_said(error)})"
+            f"{_error_location(script, error)}: this report script does not run "
+            f"({_error_text(error)})"
         ) from error
-    found = [name for name in TAKES if callable(getattr(module, name, None))]
-    if len(found) != 1:
-        there = " and ".join(found) or "no build"
+    defined = [name for name in TAKES if callable(getattr(module, name, None))]
+    if len(defined) != 1:
+        there = " and ".join(defined) or "no build"
         raise UserError(
             f"{script}: a report script defines build(study) and returns a Report (or "
             "build_many(studies), or "
             f"build_run(run)); there is {there}"
         )
-    return Script(script, TAKES[found[0]], getattr(module, found[0]))
+    return Script(script, TAKES[defined[0]], getattr(module, defined[0]))
 
 
-def _guarded(script: Script, given: Any) -> Report:
+def _run_script(script: Script, subject: Any) -> Report:
     try:
-        report = script.build(given)
+        report = script.build(subject)
     except UserError as error:
-        raise UserError(f"{_place(script.path, error)}: {error}") from error
+        raise UserError(f"{_error_location(script.path, error)}: {error}") from error
     except AndreaError:
         raise
     except (Exception, SystemExit) as error:
         raise StudyError(
-            f"{_place(script.path, error)}: the report failed ({_said(error)}); the {script.takes} "
+            f"{_error_location(script.path, error)}: the report failed ({_error_text(error)}); the "
+            f"{script.takes} "
             f"{'are' if script.takes == 'studies' else 'is'} untouched"
         ) from error
     if not isinstance(report, Report):
@@ -191,22 +193,19 @@ def _guarded(script: Script, given: Any) -> Report:
     return report
 
 
-def _place(script: Path, error: BaseException) -> str:
-    """File and line in the script or a template where it went wrong, so that its author can mend
-    it.
+def _error_location(script: Path, error: BaseException) -> str:
+    """Return the file and the line in the script or a template at which it went wrong, so that its
+    author can mend it.
     """
     if isinstance(error, SyntaxError):
         return f"{error.filename or script}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if Path(frame.filename) == script or frame.filename.endswith(".j2")
-    ]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else str(script)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename) == script or frame.filename.endswith(".j2"):
+            return f"{frame.filename}:{frame.lineno}"
+    return str(script)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -215,8 +214,8 @@ def _require_folder(target: Path) -> None:
         raise UserError(f"{target}: is a file; name a folder for the report")
 
 
-def known(formats: Sequence[str] | None) -> list[str]:
-    """The formats to write, each once.
+def checked_formats(formats: Sequence[str] | None) -> list[str]:
+    """Return the formats to write, each once.
 
     Raises:
         UserError: one that there is not, none at all, or pdf without weasyprint.

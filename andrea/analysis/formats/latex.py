@@ -73,17 +73,16 @@ NEEDS = r"\usepackage[T1]{fontenc} and \usepackage{booktabs,array,graphicx,longt
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it stands; letters beyond ASCII stay (pdflatex knows Latin ones,
+    """Return text that LaTeX sets as it stands; letters beyond ASCII stay (pdflatex knows Latin ones,
     LuaLaTeX all).
     """
-    kept = "".join(
-        c for c in " ".join(text.split(" ")) if unicodedata.category(c) != "Cc" or c in "\t\n"
-    )
-    return "".join(SIGNS.get(c, c) for c in re.sub(r"[\t\n]+", " ", kept))
+    line = re.sub(r"[\t\n]+", " ", text)
+    printable = [sign for sign in line if unicodedata.category(sign) != "Cc"]
+    return "".join(SIGNS.get(sign, sign) for sign in printable)
 
 
-def table(item: Table, of: str = "") -> str:
-    """One table: caption, label, rules of booktabs, no wider than the text; over 45 rows one that
+def render_table(item: Table, of: str = "") -> str:
+    """Return one table: caption, label, rules of booktabs, no wider than the text; over 45 rows one that
     breaks over pages.
 
     Needs what `NEEDS` says. Same cells as in every other format.
@@ -95,9 +94,9 @@ def table(item: Table, of: str = "") -> str:
     """
     cells = item.rows()
     rows = [[escape(cell.text) for cell in row] for row in cells]
-    header = [_header(item, cells, i) for i in range(len(item.columns))]
-    spec = " ".join(_column(item, cells, i) for i in range(len(item.columns)))
-    label = "-".join(filter(None, [slug(of), item.name]))
+    header = [_header_cell(item, cells, i) for i in range(len(item.columns))]
+    spec = " ".join(_column_type(item, cells, i) for i in range(len(item.columns)))
+    label = "-".join(filter(None, [label_slug(of), item.name]))
     title = rf"\caption{{{escape(item.caption)}}}\label{{tab:{label}}}"
     head = [r"\toprule", " & ".join(header) + r" \\", r"\midrule"] if any(header) else [r"\toprule"]
     body = [" & ".join(row) + r" \\" for row in rows]
@@ -132,48 +131,53 @@ def table(item: Table, of: str = "") -> str:
     return "\n".join([f"% andrea; needs {NEEDS}", *lines]) + "\n"
 
 
-def slug(text: str) -> str:
-    """A text as a part of a label: letters and digits of ASCII, the rest as single hyphens."""
+def label_slug(text: str) -> str:
+    """Return a text as a part of a label: letters and digits of ASCII, the rest as single hyphens."""
     return "-".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-def _longest(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> int:
-    """Letters of the widest cell of a column, or of the longest word over it."""
+def _count_letters(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> int:
+    """Return the letters of the widest cell of a column, or of the longest word over it."""
     return max(map(len, [*(row[at].text for row in cells), *item.columns[at].header.split(" ")]))
 
 
-def _header(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
-    """What stands over a column, in as many lines as keep it from being wider than what stands in
-    it.
-    """
+def _header_cell(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
+    """Return the header of a column, in as many lines as keep it from being wider than the cells."""
     column = item.columns[at]
     lines = textwrap.wrap(
-        column.header, _longest(item, cells, at), break_long_words=False, break_on_hyphens=False
+        column.header,
+        _count_letters(item, cells, at),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    told = r"\\".join(map(escape, lines))
-    return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{told}}}" if len(lines) > 1 else told
+    header = r"\\".join(map(escape, lines))
+    if len(lines) <= 1:
+        return header
+    return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{header}}}"
 
 
-def _column(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
-    """How a column is set: numbers right, short text left, long text in lines of a share of the
-    width.
+def _column_type(item: Table, cells: Sequence[Sequence[Cell]], at: int) -> str:
+    """Return the type of a column: numbers right, short text left, long text in lines of a share of
+    the width.
     """
     column = item.columns[at]
     if column.numeric:
         return "r"
-    longest = [_longest(item, cells, i) for i in range(len(item.columns))]
+    longest = [_count_letters(item, cells, i) for i in range(len(item.columns))]
     if longest[at] <= _WIDE:
         return "l"
-    fixed = sum(n for n, c in zip(longest, item.columns, strict=True) if c.numeric or n <= _WIDE)
-    broken = sum(
-        1 for n, c in zip(longest, item.columns, strict=True) if not c.numeric and n > _WIDE
-    )
-    share = max(0.22, min(0.6, (1 - fixed / _LETTERS_PER_LINE) / broken))
+    fixed, n_broken = 0, 0
+    for letters, other in zip(longest, item.columns, strict=True):
+        if other.numeric or letters <= _WIDE:
+            fixed += letters
+        else:
+            n_broken += 1
+    share = max(0.22, min(0.6, (1 - fixed / _LETTERS_PER_LINE) / n_broken))
     return rf">{{\raggedright\arraybackslash}}p{{{share:.2f}\linewidth}}"
 
 
-def document(report: Report) -> str:
-    """A document that shows every table, to look at them: each is `\\input` from its own file."""
+def render_document(report: Report) -> str:
+    """Return a document that shows every table, to look at them: each is `\\input` from its own file."""
     inputs = "\n".join(rf"\input{{{item.name}.tex}}" for item in report.shown())
     return (
         "% Made by andrea. `pdflatex report.tex` (lualatex where names are not in Latin letters).\n"

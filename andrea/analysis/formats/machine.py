@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from andrea.analysis.report import Callout, Report, Section, Table
+from andrea.analysis.report import Callout, Report, Table
 from andrea.text.numbers import absent
 
 FORMAT = 1
@@ -22,18 +22,18 @@ FORMAT = 1
 _MADE_WITH = ("andrea", "pandas", "numpy", "scipy")
 
 
-def as_json(report: Report) -> str:
-    """report.json: what was asked, what came out, every table that is shown, as it is shown and
+def format_json(report: Report) -> str:
+    """Return report.json: what was asked, what came out, every table that is shown, as it is shown and
     raw.
 
     Keys: `format`, `title`, `question`, `answer`, `details` (name → text), `verdicts` (as in
-        verdict.json), `notes`
-    (what must not be overlooked), `tables`, `figures` and `versions` (of what made it). A table has
-    `name`, `caption`, `section`, `columns` (`header`, `keys` of the raw rows behind it, `numeric`),
-    `shown` (rows of text, as in every format) and `rows` (raw: name → value). What is no number
-    (NaN, an infinity) is null.
+    verdict.json), `notes` (what must not be overlooked), `tables`, `figures` and `versions` (of
+    what made it). A table has `name`, `caption`, `section`, `columns` (`header`, `keys` of the raw
+    rows behind it, `numeric`), `shown` (rows of text, as in every format) and `rows` (raw: name →
+    value). What is no number (NaN, an infinity) is null.
     """
-    told = {
+    sections = [(None, report.head), *((part.title, part.items) for part in report.sections)]
+    content = {
         "format": FORMAT,
         "title": report.title,
         "question": report.question,
@@ -46,8 +46,8 @@ def as_json(report: Report) -> str:
             if isinstance(item, Callout)
         ],
         "tables": [
-            _table(item, section)
-            for section, items in _parts(report.head, report.sections)
+            _table_json(item, section)
+            for section, items in sections
             for item in items
             if isinstance(item, Table)
         ],
@@ -55,18 +55,12 @@ def as_json(report: Report) -> str:
             {"name": figure.name, "caption": figure.caption, "description": figure.description}
             for figure in report.figures()
         ],
-        "versions": _versions(),
+        "versions": _library_versions(),
     }
-    return json.dumps(plain(told), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(to_plain_json(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _parts(
-    head: Sequence[Any], sections: Sequence[Section]
-) -> list[tuple[str | None, Sequence[Any]]]:
-    return [(None, head), *((section.title, section.items) for section in sections)]
-
-
-def _table(table: Table, section: str | None) -> dict[str, Any]:
+def _table_json(table: Table, section: str | None) -> dict[str, Any]:
     return {
         "name": table.name,
         "caption": table.caption,
@@ -79,18 +73,18 @@ def _table(table: Table, section: str | None) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
-    """The value in JSON's own types: None for NaN and infinities, numbers out of numpy's and
+def to_plain_json(value: Any) -> Any:
+    """Return the value in JSON's own types: None for NaN and infinities, numbers out of numpy's and
     pandas' boxes.
     """
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_plain_json(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
-        return [plain(inner) for inner in value]
+        return [to_plain_json(inner) for inner in value]
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
-        return plain(value.tolist())
+        return to_plain_json(value.tolist())
     if absent(value):
         return None
     if isinstance(value, int):
@@ -100,48 +94,45 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+def _library_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
     for name in _MADE_WITH:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # andrea may run from a checkout that nobody has installed
             continue
-    return found
+    return versions
 
 
 def format_csv(frame: pd.DataFrame, digits: str | None = None) -> str:
-    """The table with every digit of its numbers, or in that format; what is no number is empty.
+    """Return the table as CSV with every digit of its numbers, or in that format; NaN is empty.
 
     Texts stand as they are, `=1+1` too: a file of numbers that marked them would be another file.
     """
-    endless = [
+    infinite = [
         key for key, column in frame.items() if column.dtype.kind == "f" and np.isinf(column).any()
     ]
-    if endless:
-        frame = frame.assign(
-            **{str(key): frame[key].replace([np.inf, -np.inf], np.nan) for key in endless}
-        )
-    told: Callable[..., Any] = partial(
-        frame.to_csv, index=False, lineterminator="\n", float_format=digits
-    )
-    text = str(told())
+    if infinite:
+        finite = {str(key): frame[key].replace([np.inf, -np.inf], np.nan) for key in infinite}
+        frame = frame.assign(**finite)
+    write = partial(frame.to_csv, None, index=False, lineterminator="\n", float_format=digits)
+    text = str(write())
     # A carriage return ends a row, which Python's writer of CSV forgets, unless it stands in
     # quotes.
-    return str(told(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
+    return str(write(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
 
 
-def as_parquet(frame: pd.DataFrame) -> bytes:
-    """The same, typed."""
-    return columnar(frame).to_parquet(index=False)
+def format_parquet(frame: pd.DataFrame) -> bytes:
+    """Return the table as Parquet, typed."""
+    return with_uniform_columns(frame).to_parquet(index=False)
 
 
-def columnar(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with columns of mixed values (settings of several kinds) as text, which Parquet can
-    hold.
+def with_uniform_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with columns of mixed values (settings of several kinds) as text, which
+    Parquet can hold.
     """
-    told = frame.copy()
-    for key in told.columns:
-        if told[key].dtype == object and len({type(value) for value in told[key].dropna()}) > 1:
-            told[key] = [None if value is None else str(value) for value in told[key]]
-    return told
+    uniform = frame.copy()
+    for key, column in frame.items():
+        if column.dtype == object and column.dropna().map(type).nunique() > 1:
+            uniform[key] = [None if value is None else str(value) for value in column]
+    return uniform

@@ -26,9 +26,8 @@ def require_weasyprint() -> None:
         ) from error
 
 
-def pdf(page: str) -> bytes:
-    """A printed page from HTML that holds everything it shows: nothing that lies elsewhere is
-    fetched.
+def render_pdf(page: str) -> bytes:
+    """Return a printed page from HTML that holds everything it shows: nothing else is fetched.
 
     Args:
         page: HTML of `report.print.html.j2`.
@@ -39,5 +38,5 @@ def pdf(page: str) -> bytes:
         string=page, url_fetcher=weasyprint.URLFetcher(allowed_protocols=["data"])
     )
     # The identifier is fixed so that a report is the same file whenever it is made.
-    made: bytes = document.write_pdf(pdf_tags=True, pdf_identifier=b"andrea")
-    return made
+    content: bytes = document.write_pdf(pdf_tags=True, pdf_identifier=b"andrea")
+    return content

@@ -1,12 +1,12 @@
-"""Builds reports again whenever their studies have moved, until there is nothing more to come."""
+"""Build reports again whenever their studies have moved, until there is nothing more to come."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from andrea.analysis.formats.build import Job, require_there
-from andrea.analysis.formats.render import settle
+from andrea.analysis.formats.build import ReportJob, require_study
+from andrea.analysis.formats.render import stop_reloading
 from andrea.errors import AndreaError, UserError, reason
 from andrea.store.studies import StudyFolder, list_studies
 
@@ -14,7 +14,7 @@ POLL = 2.0
 """Seconds between two looks."""
 REFRESH = 10
 """Seconds after which a watched page loads itself again."""
-_TELLING = (".json", ".jsonl", ".yaml")
+_READ_ENDINGS = (".json", ".jsonl", ".yaml")
 """Endings of a study's own files that a report reads."""
 _REST = 3
 """A build is followed by a rest of this many times what it took: watching leaves the cores to the
@@ -26,7 +26,7 @@ study.
 class Watched:
     """One report that is being watched."""
 
-    job: Job
+    job: ReportJob
     name: str
     formats: Sequence[str] | None = None
     """None: the page while runs are missing, everything once they are there."""
@@ -38,56 +38,52 @@ class Watched:
     runs: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
 
-    def folders(self) -> list[StudyFolder]:
-        """The studies that it is about, as there are now.
+    def study_folders(self) -> list[StudyFolder]:
+        """Return the studies that it is about, as there are now.
 
         Raises:
             Vanished: one is gone.
         """
         if self.job.run is not None:
             return []
-        found = list_studies(self.job.store) if self.job.studies is None else list(self.job.studies)
-        for folder in found:
-            require_there(folder)
-        return found
+        if self.job.studies is None:
+            return list_studies(self.job.store)
+        for folder in self.job.studies:
+            require_study(folder)
+        return list(self.job.studies)
 
-    def complete(self) -> bool:
-        """Whether nothing more is to come."""
+    def is_complete(self) -> bool:
+        """Return whether nothing more is to come."""
         if self.job.run is not None:
             return self.runs == self.done != set()
-        return all(folder.complete for folder in self.folders())
+        return all(folder.complete for folder in self.study_folders())
 
-    def state(self) -> Hashable:
-        """What changes whenever a build would show something else: times and sizes of files, none
-        read but the plan.
+    def current_state(self) -> Hashable:
+        """Return a value that changes whenever a build would show something else: times and sizes
+        of files, none read but the plan.
         """
-        told: list[Hashable] = [_stamp(self.job.script)]
-        for folder in self.folders():
-            told += [
-                _stamp(path) for path in sorted(folder.path.glob("*.*")) if path.suffix in _TELLING
-            ]
-            self.runs |= {str(run["run_id"]) for run in folder.runs()}
+        parts: list[Hashable] = [_file_state(self.job.script)]
+        for folder in self.study_folders():
+            for path in sorted(folder.path.glob("*.*")):
+                if path.suffix in _READ_ENDINGS:
+                    parts.append(_file_state(path))
+            self.runs |= {spec.run_id for spec in folder.load_runs()}
         store = self.job.store
         if self.job.run is not None:
-            wanted = self.job.run.strip().lower()  # as `runview.resolve` takes it
-            found = (store.root / "runs" / wanted[:2]).glob(f"{wanted}*")
-            self.runs |= {path.name.partition(".")[0] for path in found}
+            prefix = self.job.run.strip().lower()  # as `run_view.resolve_run_id` takes it
+            paths = (store.root / "runs" / prefix[:2]).glob(f"{prefix}*")
+            self.runs |= {path.name.partition(".")[0] for path in paths}
         for run_id in sorted(self.runs - self.done):
             if (store.folder(run_id) / "result.json").exists():
                 self.done.add(run_id)
                 continue
             current = store.current(run_id)
-            told.append(
-                (
-                    run_id,
-                    _stamp(current / "metrics.jsonl") if current else None,
-                    store.lease(run_id) is None,
-                )
-            )
-        return (len(self.done), *told)
+            logged = _file_state(current / "metrics.jsonl") if current else None
+            parts.append((run_id, logged, store.lease(run_id) is None))
+        return (len(self.done), *parts)
 
 
-def watch(
+def watch_reports(
     watched: Sequence[Watched], say: Callable[[str], None], complain: Callable[[str], None]
 ) -> None:
     """Build every report, and again whenever something has changed, until all are complete or
@@ -108,7 +104,7 @@ def watch(
     try:
         while True:
             begun = time.monotonic()
-            complete = [_look(one, say, complain) for one in watched]
+            complete = [_rebuild_if_changed(one, say, complain) for one in watched]
             if all(complete):
                 return
             time.sleep(max(POLL, _REST * (time.monotonic() - begun)))
@@ -116,13 +112,15 @@ def watch(
         for one in watched:
             for page in one.written[:1]:
                 if page.suffix == ".html" and page.exists():
-                    settle(page)
+                    stop_reloading(page)
 
 
-def _look(one: Watched, say: Callable[[str], None], complain: Callable[[str], None]) -> bool:
-    """Build it where it has moved; whether it is complete and built as it is."""
-    state: Hashable = one.state()
-    complete = one.complete()
+def _rebuild_if_changed(
+    one: Watched, say: Callable[[str], None], complain: Callable[[str], None]
+) -> bool:
+    """Build the report where it has moved; return whether it is complete and built as it is."""
+    state: Hashable = one.current_state()
+    complete = one.is_complete()
     # A study may have ended since the last build looked at its files: the last build is another one
     # all the same.
     state = state, complete
@@ -135,7 +133,7 @@ def _look(one: Watched, say: Callable[[str], None], complain: Callable[[str], No
     except Exception as error:
         if isinstance(error, UserError) and one.seen is None:
             raise
-        one.folders()  # of a study that is gone, that is the reason
+        one.study_folders()  # where a study is gone, that is the reason
         fault = str(error) if isinstance(error, AndreaError) else reason(error)
         if fault != one.fault:
             complain(f"{one.name}: not built, will try again: {fault}")
@@ -143,17 +141,15 @@ def _look(one: Watched, say: Callable[[str], None], complain: Callable[[str], No
         return False
     took = time.monotonic() - begun
     one.seen, one.fault = state, ""
-    counted = f"{len(one.done)} of {len(one.runs)} runs done" + (", complete" if complete else "")
-    say(
-        f"{time.strftime('%H:%M:%S')}  {one.name}: {counted}; built in {took:.1f} s: "
-        f"{one.written[0]}"
-    )
+    progress = f"{len(one.done)} of {len(one.runs)} runs done" + (", complete" if complete else "")
+    now = time.strftime("%H:%M:%S")
+    say(f"{now}  {one.name}: {progress}; built in {took:.1f} s: {one.written[0]}")
     return complete
 
 
-def _stamp(path: Path) -> Hashable:
+def _file_state(path: Path) -> Hashable:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return path.name, None
-    return path.name, found.st_mtime_ns, found.st_size
+    return path.name, status.st_mtime_ns, status.st_size

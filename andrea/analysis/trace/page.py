@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from andrea.analysis.figures import theme
-from andrea.analysis.formats.render import SHIPPED, environment
+from andrea.analysis.formats.render import SHIPPED, template_environment
 from andrea.analysis.trace import sentences as traces
 from andrea.text import numbers as text
 
@@ -33,16 +33,16 @@ VIVID = 0.5
 """Cosine at which a colour is full."""
 
 
-def page(traced: traces.Traced) -> str:
-    """The page as HTML; every text in it is escaped."""
+def render_page(traced: traces.Traced) -> str:
+    """Return the page as HTML; every text in it is escaped."""
     steps = traced["steps"]
     norms = [traced["start"]["after"], *(step[key] for step in steps for key in ("after", "added"))]
     largest = max(norms) or 1.0
     unit = WIDEST / largest
-    mark = _round(largest / 2)
-    template = environment(SHIPPED).get_template("trace.html.j2")
-    moves = traces.moves(traced)
-    rows = [{**step, "drawing": drawing(step, unit, moves)} for step in steps]
+    mark = _round_down(largest / 2)
+    template = template_environment(SHIPPED).get_template("trace.html.j2")
+    moves = traces.movement_title(traced)
+    rows = [{**step, "drawing": draw_sublayer(step, unit, moves)} for step in steps]
     for row, below in itertools.pairwise(rows):
         row["drawing"]["forks"] = below["drawing"]["beside"]
         if below["drawing"]["beside"] and below["read"] == row["read"]:
@@ -66,13 +66,13 @@ def page(traced: traces.Traced) -> str:
     return made.lstrip()
 
 
-def drawing(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, Any]:
-    """Paths of one sublayer.
+def draw_sublayer(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, Any]:
+    """Return the paths of one sublayer.
 
     Args:
         step: of a trace.
         unit: pixels per unit of norm.
-        moves: what besides branches is at the stream, as `traces.moves` says it.
+        moves: what besides branches is at the stream, as `traces.movement_title` says it.
 
     Returns:
         `stream` (paths), `branch`, `reads` (a line), `box` (left, top), `letter`, `normed` (whether
@@ -86,17 +86,20 @@ def drawing(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, 
     off, bar = moves == traces.REMOVES and step["moved"] > 0, moves == traces.MOVES
     if off:
         cut = max(5.0, top - 6)
-        stream = [_trunk(before, before, 0, cut, cut), _trunk(after, after, top, bottom, HEIGHT)]
+        stream = [
+            _trunk_path(before, before, 0, cut, cut),
+            _trunk_path(after, after, top, bottom, HEIGHT),
+        ]
     else:
         swells = (
             (JOINS, HEIGHT - 4) if bar else (min(top, JOINS - SWELLS), max(bottom, JOINS + SWELLS))
         )
-        stream = [_trunk(before, after, 0, swells[0], HEIGHT, swells[1])]
+        stream = [_trunk_path(before, after, 0, swells[0], HEIGHT, swells[1])]
     widest = max(before, after)
     return {
         "stream": stream,
-        "branch": _branch(wide, (after if off else min(before, after)) / 2),
-        "reads": _reads(before, beside),
+        "branch": _branch_path(wide, (after if off else min(before, after)) / 2),
+        "reads": _reading_path(before, beside),
         "box": (BOX, BRANCHES - 9),
         "letter": step["sublayer"][0].upper(),
         "normed": step["read"] is not None
@@ -105,12 +108,12 @@ def drawing(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, 
         "bar": (TRUNK - widest / 2 - 5, widest + 10) if bar else None,
         "beside": beside,
         "forks": False,
-        "color": color(step["cosine"]),
+        "color": cosine_color(step["cosine"]),
     }
 
 
-def color(cosine: float | None) -> str:
-    """Grey across the stream, one colour along it, another against it."""
+def cosine_color(cosine: float | None) -> str:
+    """Return grey across the stream, one colour along it, another against it."""
     if text.absent(cosine):
         return theme.css_color("band")
     assert cosine is not None
@@ -121,10 +124,10 @@ def color(cosine: float | None) -> str:
     )
 
 
-def _trunk(
+def _trunk_path(
     before: float, after: float, start: float, top: float, end: float, bottom: float | None = None
 ) -> str:
-    """A stretch of the stream from `start` to `end` whose width changes between `top` and
+    """Return a stretch of the stream from `start` to `end` whose width changes between `top` and
     `bottom`.
     """
     bottom = end if bottom is None else bottom
@@ -132,32 +135,35 @@ def _trunk(
     left = [TRUNK - width / 2 for width in (before, after)]
     right = [TRUNK + width / 2 for width in (before, after)]
     return (
-        f"M{_n(left[0])} {_n(start)}V{_n(top)}"
-        f"C{_n(left[0])} {_n(middle)} {_n(left[1])} {_n(middle)} {_n(left[1])} "
-        f"{_n(bottom)}V{_n(end)}"
-        f"H{_n(right[1])}V{_n(bottom)}"
-        f"C{_n(right[1])} {_n(middle)} {_n(right[0])} {_n(middle)} {_n(right[0])} "
-        f"{_n(top)}V{_n(start)}Z"
+        f"M{_number(left[0])} {_number(start)}V{_number(top)}"
+        f"C{_number(left[0])} {_number(middle)} {_number(left[1])} {_number(middle)} "
+        f"{_number(left[1])} "
+        f"{_number(bottom)}V{_number(end)}"
+        f"H{_number(right[1])}V{_number(bottom)}"
+        f"C{_number(right[1])} {_number(middle)} {_number(right[0])} {_number(middle)} "
+        f"{_number(right[0])} "
+        f"{_number(top)}V{_number(start)}Z"
     )
 
 
-def _branch(wide: float, inside: float) -> str:
-    """From the sublayer, where it is no wider than that, into the stream, whose edge is `inside`
-    from its middle.
+def _branch_path(wide: float, inside: float) -> str:
+    """Return the path from the sublayer, where it is no wider than that, into the stream, whose edge
+    is `inside` from its middle.
     """
     narrow = min(wide, 14.0) / 2
     edge, turn = TRUNK + max(0.0, inside - 2), (TRUNK + BOX) / 2 + 8
     upper, lower = JOINS - wide / 2, JOINS + wide / 2
-    high, low = _n(BRANCHES - narrow), _n(BRANCHES + narrow)
+    high, low = _number(BRANCHES - narrow), _number(BRANCHES + narrow)
     return (
-        f"M{BOX} {high}C{_n(turn)} {high} {_n(turn)} {_n(upper)} {_n(edge)} {_n(upper)}"
-        f"V{_n(lower)}C{_n(turn)} {_n(lower)} {_n(turn)} {low} {BOX} {low}Z"
+        f"M{BOX} {high}C{_number(turn)} {high} {_number(turn)} {_number(upper)} {_number(edge)} "
+        f"{_number(upper)}"
+        f"V{_number(lower)}C{_number(turn)} {_number(lower)} {_number(turn)} {low} {BOX} {low}Z"
     )
 
 
-def _reads(before: float, beside: bool) -> str:
-    """The thin line from the stream to the sublayer; beside another one it comes down from the
-    block's start.
+def _reading_path(before: float, beside: bool) -> str:
+    """Return the thin line from the stream to the sublayer; beside another one it comes down from
+    the block's start.
     """
     middle = BOX + 9
     if beside:
@@ -165,14 +171,14 @@ def _reads(before: float, beside: bool) -> str:
             f"M{WIDTH - 2} 0V3Q{WIDTH - 2} 5 {WIDTH - 4} 5H{middle + 2}Q{middle} 5 {middle} "
             f"7V{BRANCHES - 9}"
         )
-    return f"M{_n(TRUNK + before / 2)} 5H{middle - 2}Q{middle} 5 {middle} 7V{BRANCHES - 9}"
+    return f"M{_number(TRUNK + before / 2)} 5H{middle - 2}Q{middle} 5 {middle} 7V{BRANCHES - 9}"
 
 
-def _round(value: float) -> float:
-    """The nearest of 1, 2, 5 times a power of ten at or below a positive number."""
+def _round_down(value: float) -> float:
+    """Return the nearest of 1, 2, 5 times a power of ten at or below a positive number."""
     power = 10.0 ** math.floor(math.log10(value))
     return max(step for step in (1.0, 2.0, 5.0) if step * power <= value * (1 + 1e-9)) * power
 
 
-def _n(value: float) -> str:
+def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")

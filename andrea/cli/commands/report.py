@@ -13,7 +13,7 @@ from andrea.cli.show.output import print_json, stdout_kept_for_json
 from andrea.errors import UserError
 
 if TYPE_CHECKING:
-    from andrea.analysis.formats.build import Job
+    from andrea.analysis.formats.build import ReportJob
 
 EXAMPLES = examples(
     "andrea report norm-placement                      all formats but pdf, in the study's folder",
@@ -66,7 +66,7 @@ def report(
     with stdout_kept_for_json(as_json):
         jobs = report_jobs(runs, studies or [], kind, out)
         if watch:
-            files = watch_reports(jobs, names)
+            files = watch_until_complete(jobs, names)
         else:
             files = {name: job.make(names) for name, job in jobs.items()}
     if as_json:
@@ -77,14 +77,14 @@ def report(
 
 def report_jobs(
     runs: Path, names: Sequence[str], kind: str | None, out: Path | None
-) -> "dict[str, Job]":
+) -> "dict[str, ReportJob]":
     """Return the reports that are asked for, by the name of what each is about.
 
     Raises:
         UserError: there is no such study or kind of report, or the kind needs a name and none is
             given.
     """
-    from andrea.analysis.formats.build import Job, load_script
+    from andrea.analysis.formats.build import ReportJob, load_script
     from andrea.catalogue import find_file
     from andrea.cli.show.results import default_report_kind
     from andrea.cli.stores import open_store, open_study
@@ -96,10 +96,10 @@ def report_jobs(
     script = None if kind is None else find_file("reports", kind)
     takes = "study" if script is None else load_script(script).takes
     if script is not None and takes == "run" and names:
-        return {run: Job(open_store(runs), script, run=run, out=target(run)) for run in names}
+        return {run: ReportJob(open_store(runs), script, run=run, out=target(run)) for run in names}
     folders = [open_study(runs, study)[1] for study in names]
     if script is not None and takes == "studies":
-        return {script.stem: Job(open_store(runs), script, tuple(folders) or None, out=out)}
+        return {script.stem: ReportJob(open_store(runs), script, tuple(folders) or None, out=out)}
     if not names:
         expected = "a study (`andrea status` lists them)"
         if takes == "run":
@@ -112,13 +112,15 @@ def report_jobs(
     for folder in folders:
         name = folder.path.name
         chosen = script or find_file("reports", default_report_kind(folder))
-        jobs[name] = Job(open_store(runs), chosen, (folder,), out=target(name))
+        jobs[name] = ReportJob(open_store(runs), chosen, (folder,), out=target(name))
     return jobs
 
 
-def watch_reports(jobs: "dict[str, Job]", formats: list[str] | None) -> dict[str, list[Path]]:
+def watch_until_complete(
+    jobs: "dict[str, ReportJob]", formats: list[str] | None
+) -> dict[str, list[Path]]:
     """Build until everything is complete, a line per build; returns the files of the last ones."""
-    from andrea.analysis.formats.watch import Watched, watch
+    from andrea.analysis.formats.watch import Watched, watch_reports
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         # A closed terminal ends it as Ctrl-C does, so that no page loads itself again for ever;
@@ -126,5 +128,5 @@ def watch_reports(jobs: "dict[str, Job]", formats: list[str] | None) -> dict[str
         if signal.getsignal(ending) is signal.SIG_DFL:
             signal.signal(ending, signal.default_int_handler)
     reports = [Watched(job, name, formats) for name, job in jobs.items()]
-    watch(reports, typer.echo, lambda line: typer.echo(f"warning: {line}", err=True))
+    watch_reports(reports, typer.echo, lambda line: typer.echo(f"warning: {line}", err=True))
     return {report.name: report.written for report in reports}

@@ -93,7 +93,7 @@ def trace(
     Without --run the model is a fresh one (default: the tiny preset) over bytes, and shows how near
     to the identity its blocks start; a trained run shows where the work is done.
     """
-    from andrea.analysis.trace.page import page
+    from andrea.analysis.trace.page import render_page
 
     if html is not None:
         require_writable_file(html, "--html")
@@ -113,7 +113,7 @@ def trace(
         if not lens:
             traced["lens"] = []
         if html is not None:
-            save_text(html, page(traced), "--html")
+            save_text(html, render_page(traced), "--html")
     if as_json:
         print_json(traced if html is None else traced | {"html": str(html)})
     else:
@@ -241,7 +241,7 @@ def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[s
     }
     traced: dict[str, Any] = {"model": about, "text": text, "tokens": tokens, **values}
     traced |= {"prediction": values["lens"][-1], "notes": notes}
-    traced["summary"] = sentences.sentence(traced)
+    traced["summary"] = sentences.summarize_trace(traced)
     return traced
 
 
@@ -278,9 +278,11 @@ def find_position(token: int, tokens: "Sequence[Mapping[str, object]]") -> int:
     count = len(tokens)
     if -count <= token < count:
         return token % count
-    listed = ", ".join(f"{i} {sentences.quoted(label)}" for i, label in enumerate(tokens[:LISTED]))
+    listed = ", ".join(
+        f"{i} {sentences.quote_token(label)}" for i, label in enumerate(tokens[:LISTED])
+    )
     if count > LISTED:
-        listed += f" … {count - 1} {sentences.quoted(tokens[-1])}"
+        listed += f" … {count - 1} {sentences.quote_token(tokens[-1])}"
     raise UserError(f"--token {token}: the text has {plural(count, 'token')}: {listed}")
 
 
@@ -296,11 +298,11 @@ def decode_token(tokenizer: "Tokenizer", token: int) -> str | None:
 
 def trace_as_text(traced: "Traced") -> str:
     """Return what the command prints."""
-    below = textwrap.fill(sentences.legend(traced), WIDTH)
+    below = textwrap.fill(sentences.column_legend(traced), WIDTH)
     parts = [heading(traced), f"{steps_table(traced)}\n{below}", prediction_line(traced)]
     if traced["lens"]:
         parts.append(lens_table(traced))
-    if remarks := sentences.notes(traced):
+    if remarks := sentences.trace_notes(traced):
         parts.append("\n".join(remarks))
     return "\n\n".join([*parts, textwrap.fill(traced["summary"], WIDTH)])
 
@@ -311,7 +313,7 @@ def heading(traced: "Traced") -> str:
     config, tokens = model["config"], traced["tokens"]
     loss = f", loss {number(model['loss'])}" if model.get("loss") is not None else ""
     before = "".join(token["text"] or REPLACEMENT for token in tokens[:position])[-40:]
-    after = f" after {sentences.quoted({'id': 0, 'text': before})}" if before else ""
+    after = f" after {sentences.quote_token({'id': 0, 'text': before})}" if before else ""
     embedding = f"token table {short(start['token'])}"
     if start["position"] is not None:
         embedding += f" + position {short(start['position'])}"
@@ -320,14 +322,15 @@ def heading(traced: "Traced") -> str:
     return (
         f"{model['name']}{loss}: {model['parameters']:,} parameters, norm placement "
         f"{config['norm_placement']}, residual {config['residual']}\n"
-        f"token {sentences.place(traced)}: {sentences.quoted(tokens[position])}{after}\n"
+        f"token {sentences.position_words(traced)}: "
+        f"{sentences.quote_token(tokens[position])}{after}\n"
         f"embedding: {embedding} → stream {short(start['after'])}"
     )
 
 
 def steps_table(traced: "Traced") -> str:
     """Return a line per sublayer."""
-    moved = sentences.moves(traced)
+    moved = sentences.movement_title(traced)
     has_residuals = traced["model"]["config"]["residual"] != "off"
     header = ["", "stream", "reads", "adds", "of stream", "cosine"]
     header += [moved, "after"] if moved else ["after"]
@@ -336,18 +339,18 @@ def steps_table(traced: "Traced") -> str:
     rows = []
     for step in traced["steps"]:
         row = [
-            sentences.name(step),
+            sentences.step_name(step),
             short(step["source"]),
             short(step["read"]),
             short(step["added"]),
-            sentences.part(sentences.relative(step)),
-            sentences.cosine(step["cosine"]),
+            sentences.format_share(sentences.relative_norm(step)),
+            sentences.format_cosine(step["cosine"]),
         ]
         if moved:
             row.append(short(step["moved"]))
         row.append(short(step["after"]))
         if has_residuals:
-            row.append(sentences.part(step["share"]))
+            row.append(sentences.format_share(step["share"]))
         rows.append(row)
     return table(rows, header, right=range(1, len(header)))
 
@@ -357,13 +360,13 @@ def prediction_line(traced: "Traced") -> str:
     last = traced["prediction"]
     guess = last["guesses"][0]
     normed = f", normalized {short(traced['normed'])}" if traced["normed"] is not None else ""
-    guessed = sentences.quoted({"id": guess["token"], **guess})
-    best = f"{guessed} with {sentences.part(guess['probability'])}"
+    guessed = sentences.quote_token({"id": guess["token"], **guess})
+    best = f"{guessed} with {sentences.format_share(guess['probability'])}"
     line = f"head: stream {short(traced['stream'])}{normed} → {best}"
     if traced["target"] is None:
         return line
-    target = sentences.quoted(traced["tokens"][traced["position"] + 1])
-    rank, probability = count(last["rank"]), sentences.part(last["probability"])
+    target = sentences.quote_token(traced["tokens"][traced["position"] + 1])
+    rank, probability = count(last["rank"]), sentences.format_share(last["probability"])
     return f"{line}; the text goes on with {target}, rank {rank}, {probability}"
 
 
@@ -371,16 +374,16 @@ def lens_table(traced: "Traced") -> str:
     """Return the likeliest tokens at every depth."""
     rows = []
     for row in traced["lens"]:
-        cells = [sentences.depth(row["block"])]
+        cells = [sentences.depth_title(row["block"])]
         for guess in row["guesses"]:
-            label = sentences.quoted({"id": guess["token"], **guess})
+            label = sentences.quote_token({"id": guess["token"], **guess})
             if len(label) > LABEL:
                 label = f"{label[: LABEL - 1]}…"
-            cells.append(f"{label} {sentences.part(guess['probability'])}")
+            cells.append(f"{label} {sentences.format_share(guess['probability'])}")
         if traced["target"] is not None:
-            cells.append(f"{count(row['rank'])}, {sentences.part(row['probability'])}")
+            cells.append(f"{count(row['rank'])}, {sentences.format_share(row['probability'])}")
         rows.append(cells)
     header = ["logit lens", *(f"guess {i + 1}" for i in range(len(traced["lens"][0]["guesses"])))]
     if traced["target"] is not None:
-        header.append(f"rank of {sentences.quoted(traced['tokens'][traced['position'] + 1])}")
+        header.append(f"rank of {sentences.quote_token(traced['tokens'][traced['position'] + 1])}")
     return table(rows, header)
