@@ -76,7 +76,7 @@ class RunView:
         else:
             settings = dotted(self.config)
             # Not validated: a damaged configuration has no seed.
-            place = {"lr": settings.get("train.lr"), "seed": settings.get("seed")}
+            place: Settings = {"lr": settings.get("train.lr"), "seed": settings.get("seed")}
             place |= {"run_id": self.run_id, "arm": "run", "phase": "train", "why": "train"}
             spec = RunSpec.model_construct(**place)
         return frames.run_rows(self._logs, [spec])[0]
