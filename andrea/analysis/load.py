@@ -116,7 +116,7 @@ class Study:
 
     @cached_property
     def _rows(self) -> list[frames.RunRow]:
-        return frames.run_rows(self.logs, map(frames.PlannedRun.of, self.planned))
+        return frames.run_rows(self.logs, self.planned)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
