@@ -147,8 +147,8 @@ def _trunk_path(
 
 
 def _branch_path(wide: float, inside: float) -> str:
-    """Return the path from the sublayer, where it is no wider than that, into the stream, whose edge
-    is `inside` from its middle.
+    """Return the path from the sublayer, where it is no wider than that, into the stream, whose
+    edge is `inside` from its middle.
     """
     narrow = min(wide, 14.0) / 2
     edge, turn = TRUNK + max(0.0, inside - 2), (TRUNK + BOX) / 2 + 8
