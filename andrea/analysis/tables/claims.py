@@ -147,20 +147,22 @@ def match_studies(claims: Iterable[Claim], studies: Sequence[Study]) -> list[Mea
     for claim in claims:
         own_studies = [study for study in studies if _is_about(study, claim)]
         matched.append(MeasuredClaim(claim, own_studies))
-    known = {study.path for measured in matched for study in measured.studies}
+    with_claim = {study.path for measured in matched for study in measured.studies}
     others: dict[str, MeasuredClaim] = {}
     for study in studies:
-        own = read_claim(study.name, study.protocol)
-        if study.path not in known and own is not None:
-            others.setdefault(own.text, MeasuredClaim(own, [])).studies.append(study)
+        study_claim = read_claim(study.name, study.protocol)
+        if study.path not in with_claim and study_claim is not None:
+            others.setdefault(study_claim.text, MeasuredClaim(study_claim, [])).studies.append(
+                study
+            )
     return [*matched, *others.values()]
 
 
 def _is_about(study: Study, claim: Claim) -> bool:
-    own = read_claim(study.name, study.protocol)
-    if own is not None and own.text == claim.text:
+    study_claim = read_claim(study.name, study.protocol)
+    if study_claim is not None and study_claim.text == claim.text:
         return True
-    if own is not None and own.rule and own.rule != claim.rule:
+    if study_claim is not None and study_claim.rule and study_claim.rule != claim.rule:
         return False
     arms = {part for name in claim.rule for part in name.split(CROSSED)}
     levels = {level for levels in study.factors.values() for level in levels}
@@ -201,9 +203,9 @@ def _study_rows(claim: Claim, study: Study) -> list[dict[str, Any]]:
     """Return a row per arm that the claim is about, by the rule that the study was frozen with; by
     the claim's where it had none.
     """
-    own = read_claim(study.name, study.protocol)
-    was_frozen = own is not None and bool(own.rule)
-    rule = own.rule if own is not None and was_frozen else claim.rule
+    study_claim = read_claim(study.name, study.protocol)
+    was_frozen = study_claim is not None and bool(study_claim.rule)
+    rule = study_claim.rule if study_claim is not None and was_frozen else claim.rule
     regime = study_regime(study)
     common = {
         "claim": claim.text,
@@ -251,10 +253,10 @@ def _interaction(study: Study, label: str) -> ShownVerdict:
         word = INTERACTION.get(row.verdict, row.verdict)
         if word == "present":
             word = "worse" if (row.mean or 0.0) > 0 else "better"
-        shown = ShownVerdict(word, row.cause, study.verdict.exploratory, row.level, row.n)
-        if shown.exploratory:
-            return shown
-        return shown._replace(mean=row.mean, low=row.low, high=row.high)
+        verdict = ShownVerdict(word, row.cause, study.verdict.exploratory, row.level, row.n)
+        if verdict.exploratory:
+            return verdict
+        return verdict._replace(mean=row.mean, low=row.low, high=row.high)
     return ShownVerdict()
 
 

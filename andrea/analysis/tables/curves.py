@@ -57,16 +57,16 @@ def thin_curves(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
     tokens = np.unique(curves["tokens"].to_numpy(dtype="int64"))
     if len(tokens) <= points:
         return curves
-    kept = set(tokens[np.linspace(0, len(tokens) - 1, points).round().astype(int)])
+    drawn = set(tokens[np.linspace(0, len(tokens) - 1, points).round().astype(int)])
     for _, run in curves.groupby("run_id", sort=False):
         loss = run["loss"].to_numpy()
         at = run["tokens"].to_numpy(dtype="int64")
         broken = at[~np.isfinite(loss)]
-        kept.update(broken[:1])
+        drawn.update(broken[:1])
         jumps = np.diff(loss)
         if np.isfinite(jumps).any():
-            kept.add(at[1:][int(np.nanargmax(jumps))])
-    return curves[curves["tokens"].isin(kept)]
+            drawn.add(at[1:][int(np.nanargmax(jumps))])
+    return curves[curves["tokens"].isin(drawn)]
 
 
 def last_of_lost(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -156,13 +156,13 @@ def smooth_losses(curves: pd.DataFrame, tokens: int, value: str = "loss") -> pd.
 
 
 def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
-    at, told = run["tokens"].to_numpy(dtype="float64"), run[value].to_numpy(dtype="float64")
-    finite = np.isfinite(told)
+    at, losses = run["tokens"].to_numpy(dtype="float64"), run[value].to_numpy(dtype="float64")
+    finite = np.isfinite(losses)
     # Sums of differences to the run's mean: the digits of a long sum are kept for what differs.
-    middle = float(told[finite].mean()) if finite.any() else 0.0
+    middle = float(losses[finite].mean()) if finite.any() else 0.0
     edges = np.concatenate([[0.0], at])
     total = np.concatenate(
-        [[0.0], np.cumsum(np.where(finite, told - middle, 0.0) * np.diff(edges))]
+        [[0.0], np.cumsum(np.where(finite, losses - middle, 0.0) * np.diff(edges))]
     )
     since = np.maximum(at - width, 0.0)
     covered = at - since
@@ -174,7 +174,7 @@ def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
     # A window inside one record, and a record that covers no token, are what the record says.
     alone = (since >= edges[:-1]) & (last - first <= 1)
     return run.assign(
-        **{value: np.where(alone, told, mean)}, width=int(width), covered=covered.astype("int64")
+        **{value: np.where(alone, losses, mean)}, width=int(width), covered=covered.astype("int64")
     )
 
 

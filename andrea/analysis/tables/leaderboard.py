@@ -167,13 +167,13 @@ def _study_rows(study: Study) -> list[dict[str, Any]]:
     for row in study.judged:
         if row.verdict == "baseline":
             continue
-        shown = shown_verdict(row, "exploratory" in row.tags, row.note)
+        verdict = shown_verdict(row, "exploratory" in row.tags, row.note)
         arm = {"kind": "arm", "arm": row.arm, "effect": study.called(row.arm)}
-        rows.append({**common, **arm, **shown._asdict()})
+        rows.append({**common, **arm, **verdict._asdict()})
     for effect in study.effect_rows:
         if effect.kind != "main":
             continue
-        shown = shown_verdict(effect, study.verdict.exploratory, effect.reason)
+        verdict = shown_verdict(effect, study.verdict.exploratory, effect.reason)
         others = text.listing([factor for factor in study.factors if factor != effect.factor])
         main_effect = {
             "kind": "main effect",
@@ -182,7 +182,7 @@ def _study_rows(study: Study) -> list[dict[str, Any]]:
             "factor": effect.factor.rpartition(".")[2],
             "against": f"the other level, on average over {others}",
         }
-        rows.append({**common, **main_effect, **shown._asdict()})
+        rows.append({**common, **main_effect, **verdict._asdict()})
     return rows
 
 
@@ -201,13 +201,13 @@ def shown_verdict(row: VerdictRow | EffectRow, exploratory: bool, note: str = ""
     Invalid, unstable and exploratory ones have no number on a board: side by side with others it
     would be read as a result.
     """
-    shown = ShownVerdict(row.verdict, row.cause, exploratory, row.level, row.n, row.regret, note)
+    verdict = ShownVerdict(row.verdict, row.cause, exploratory, row.level, row.n, row.regret, note)
     if exploratory:
         notes = ["exploratory: its number stands in its own report", *note.split("; ")]
-        return shown._replace(note="; ".join(dict.fromkeys(notes)))
+        return verdict._replace(note="; ".join(dict.fromkeys(notes)))
     if row.verdict in WITHOUT_MEAN:
-        return shown
-    return shown._replace(mean=row.mean, low=row.low, high=row.high, p=row.p)
+        return verdict
+    return verdict._replace(mean=row.mean, low=row.low, high=row.high, p=row.p)
 
 
 def question_key(study: Study) -> tuple[Any, ...]:

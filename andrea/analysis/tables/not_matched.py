@@ -65,13 +65,13 @@ def not_matched_rows(study: Study) -> list[Row]:
 
 def _counts(arm: str, resolved: ResolvedArm, baseline: ResolvedArm) -> Iterator[Row]:
     """Yield parameters, in all and by group, and operations."""
-    own, other = resolved.parameters, baseline.parameters
-    if own and other:
-        total = Pair(sum(other.values()), sum(own.values()))
+    of_arm, of_baseline = resolved.parameters, baseline.parameters
+    if of_arm and of_baseline:
+        total = Pair(sum(of_baseline.values()), sum(of_arm.values()))
         yield from _row_if_different(arm, "parameters", "parameters", total)
-        for group in dict.fromkeys([*other, *own]):
+        for group in dict.fromkeys([*of_baseline, *of_arm]):
             quantity = f"parameters: {group.replace('_', ' ')}"
-            pair = Pair(other.get(group, 0), own.get(group, 0))
+            pair = Pair(of_baseline.get(group, 0), of_arm.get(group, 0))
             yield from _row_if_different(arm, quantity, "parameters", pair)
     flops = Pair(baseline.flops_per_token, resolved.flops_per_token)
     yield from _row_if_different(arm, "FLOPs per token", "FLOPs per token", flops)
@@ -80,20 +80,20 @@ def _counts(arm: str, resolved: ResolvedArm, baseline: ResolvedArm) -> Iterator[
 def _settings(study: Study, arm: str, baseline: str) -> Iterator[Row]:
     """Yield resolved settings that neither arm was asked to have."""
     declared = study.protocol.arms
-    asked = {
+    declared_paths = {
         path for name in (arm, baseline) if name in declared for path in dotted(declared[name].set)
     }
-    own, other = (dotted(study.resolved.arms[name].config) for name in (arm, baseline))
-    if not own or not other:
+    of_arm, of_baseline = (dotted(study.resolved.arms[name].config) for name in (arm, baseline))
+    if not of_arm or not of_baseline:
         return
     solved = study.resolved.arms[arm].solved
-    for path in dict.fromkeys([*other, *own]):
-        if path in asked | TUNED:
+    for path in dict.fromkeys([*of_baseline, *of_arm]):
+        if path in declared_paths | TUNED:
             continue
         note = "follows from what was asked"
         if solved is not None and path == solved.setting:
             note = f"solved for by the matching rule: {count(solved.was)} → {count(solved.became)}"
-        pair = Pair(other.get(path), own.get(path))
+        pair = Pair(of_baseline.get(path), of_arm.get(path))
         yield from _row_if_different(arm, path, "setting", pair, note)
 
 
@@ -122,17 +122,17 @@ def _measurements(study: Study, arm: str, baseline: str) -> Iterator[Row]:
     completed = replicates[replicates["outcome"] == "completed"]
     base_runs, arm_runs = (completed[completed["arm"] == name] for name in (baseline, arm))
     for key, quantity in (("tokens", "tokens trained"), ("unique_tokens", "unique tokens trained")):
-        base, own = base_runs[key].dropna(), arm_runs[key].dropna()
-        if len(base) and len(own):
-            means = Pair(round(base.mean()), round(own.mean()))
-            note = f"mean of {plural(len(own), 'replicate')}"
+        base, of_arm = base_runs[key].dropna(), arm_runs[key].dropna()
+        if len(base) and len(of_arm):
+            means = Pair(round(base.mean()), round(of_arm.mean()))
+            note = f"mean of {plural(len(of_arm), 'replicate')}"
             yield from _row_if_different(arm, quantity, "tokens", means, note)
-    base, own = base_runs["peak_memory_bytes"].dropna(), arm_runs["peak_memory_bytes"].dropna()
-    if len(base) and len(own) and (base.max() < own.min() or own.max() < base.min()):
+    base, of_arm = base_runs["peak_memory_bytes"].dropna(), arm_runs["peak_memory_bytes"].dropna()
+    if len(base) and len(of_arm) and (base.max() < of_arm.min() or of_arm.max() < base.min()):
         train = study.resolved.arms[baseline].config.get("train", {})
         noise = NOISE.get(train.get("device", "cpu"), 0.0)
-        medians = Pair(int(base.median()), int(own.median()))
-        note = f"median of {plural(len(own), 'replicate')}; ranges do not overlap"
+        medians = Pair(int(base.median()), int(of_arm.median()))
+        note = f"median of {plural(len(of_arm), 'replicate')}; ranges do not overlap"
         yield from _row_if_different(arm, "peak memory", "bytes", medians, note, noise)
     yield from _speed(study.speed, arm, baseline)
 
@@ -140,15 +140,15 @@ def _measurements(study: Study, arm: str, baseline: str) -> Iterator[Row]:
 def _speed(speed: StudySpeed, arm: str, baseline: str) -> Iterator[Row]:
     """Yield tokens per second, measured side by side, where the interval excludes equality."""
     row = dict.fromkeys(ROW) | {"arm": arm, "what": "tokens per second", "unit": "tokens/s"}
-    ratio, own, base = speed.ratio.get(arm), speed.arms.get(arm), speed.arms.get(baseline)
-    is_measured = own and base and own.step_s and base.step_s
-    if not is_measured or ratio is None or own is None or base is None:
+    ratio, of_arm, base = speed.ratio.get(arm), speed.arms.get(arm), speed.arms.get(baseline)
+    is_measured = of_arm and base and of_arm.step_s and base.step_s
+    if not is_measured or ratio is None or of_arm is None or base is None:
         yield row | {"note": "not measured; --controls and --equal time measure it"}
         return
     # Tokens of a step may differ; the ratio within rounds is known better than that of two medians.
-    own_tokens = (own.tokens_per_s or 0.0) * (own.step_s or 0.0)
+    arm_tokens = (of_arm.tokens_per_s or 0.0) * (of_arm.step_s or 0.0)
     base_tokens = (base.tokens_per_s or 0.0) * (base.step_s or 0.0)
-    share = own_tokens / base_tokens
+    share = arm_tokens / base_tokens
     # A longer step is a lower speed: the ends change places.
     low = None if ratio.high is None else share / ratio.high - 1
     high = None if ratio.low is None else share / ratio.low - 1
@@ -156,9 +156,9 @@ def _speed(speed: StudySpeed, arm: str, baseline: str) -> Iterator[Row]:
         return
     note = (
         f"warm, interleaved, on {speed.device}; deviation: median within "
-        f"{plural(own.rounds or 0, 'round')}"
+        f"{plural(of_arm.rounds or 0, 'round')}"
     )
-    row |= {"baseline": base.tokens_per_s, "arm_value": own.tokens_per_s}
+    row |= {"baseline": base.tokens_per_s, "arm_value": of_arm.tokens_per_s}
     yield row | {"deviation": share / ratio.ratio - 1, "low": low, "high": high, "note": note}
 
 

@@ -208,16 +208,16 @@ def sweep_trials(study: Study) -> pd.DataFrame:
     for trial, runs in study.trials.groupby("trial", sort=True):
         done = ~runs["outcome"].isin(UNFINISHED)
         bad = runs[~runs["ok"]]
-        shown = (bad if len(bad) else runs).iloc[0]
+        worst = (bad if len(bad) else runs).iloc[0]
         row = {
             "trial": trial,
-            "generation": shown["generation"],
+            "generation": worst["generation"],
             "n": int(done.sum()),
             "runs": len(runs),
         }
         row["loss"] = runs["score"].mean() if done.all() else np.nan
         row["ok"] = bool(runs["ok"].all())
-        row["outcome"] = "stalled" if shown["stalled"] else shown["outcome"]
+        row["outcome"] = "stalled" if worst["stalled"] else worst["outcome"]
         row["run_id"] = runs["run_id"].iloc[0]
         rows.append(row | {name: runs[name].iloc[0] for name in names})
     columns = ["trial", "generation", "n", "runs", "loss", "ok", "outcome", "run_id", *names]
