@@ -152,18 +152,19 @@ def match_studies(claims: Iterable[Claim], studies: Sequence[Study]) -> list[Mea
     for study in studies:
         study_claim = read_claim(study.name, study.protocol)
         if study.path not in with_claim and study_claim is not None:
-            others.setdefault(study_claim.text, MeasuredClaim(study_claim, [])).studies.append(
-                study
-            )
+            measured = others.setdefault(study_claim.text, MeasuredClaim(study_claim, []))
+            measured.studies.append(study)
     return [*matched, *others.values()]
 
 
 def _is_about(study: Study, claim: Claim) -> bool:
     study_claim = read_claim(study.name, study.protocol)
-    if study_claim is not None and study_claim.text == claim.text:
-        return True
-    if study_claim is not None and study_claim.rule and study_claim.rule != claim.rule:
-        return False
+    if study_claim:
+        if study_claim.text == claim.text:
+            return True
+        # The rule is part of what a study asked: under another one it asked something else.
+        if study_claim.rule and study_claim.rule != claim.rule:
+            return False
     arms = {part for name in claim.rule for part in name.split(CROSSED)}
     levels = {level for levels in study.factors.values() for level in levels}
     return study.name == claim.ablation and bool(arms) and arms <= {*study.arms, *levels}
@@ -204,18 +205,15 @@ def _study_rows(claim: Claim, study: Study) -> list[dict[str, Any]]:
     the claim's where it had none.
     """
     study_claim = read_claim(study.name, study.protocol)
-    was_frozen = study_claim is not None and bool(study_claim.rule)
-    rule = study_claim.rule if study_claim is not None and was_frozen else claim.rule
-    regime = study_regime(study)
+    frozen_rule = study_claim.rule if study_claim else {}
+    rule = frozen_rule or claim.rule
     common = {
         "claim": claim.text,
         "ablation": claim.ablation,
         "study": study.path.name,
         "m": study.m,
-        "regime": regime.regime,
-        "parameters": regime.parameters,
-        "tokens": regime.tokens,
         "against": study.baseline_label,
+        **study_regime(study)._asdict(),
     }
     rows = []
     for arm, words in rule.items():
@@ -227,7 +225,7 @@ def _study_rows(claim: Claim, study: Study) -> list[dict[str, Any]]:
             verdict = _arm_verdict(study, arm)
             word, reason = judge_claim(words, verdict, study.m)
             label = study.called(arm) if verdict.verdict else label
-        if not was_frozen and word in (SUPPORTED, CONTRADICTED):
+        if not frozen_rule and word in (SUPPORTED, CONTRADICTED):
             reason += "; the rule was written after this study was frozen"
         answer = {"effect": label, "claimed": _join(words), "word": word, "why": reason}
         rows.append({**common, **verdict._asdict(), **answer})
