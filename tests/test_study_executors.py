@@ -284,10 +284,10 @@ def test_workers_import_nothing_from_the_working_folder(tmp_path, hostile_folder
 
 def test_a_worker_of_other_code_trains_nothing(tmp_path, monkeypatch):
     folder, store = make_study(tmp_path)
-    changed = {**interpreters._package_manifest(), "training/job.py": "another"}
+    changed = {**interpreters._package_manifest(), "execution/worker.py": "another"}
     monkeypatch.setattr(interpreters, "_package_manifest", lambda: changed)
-    executor = LocalExecutor(1, run=fakes.RUN, preload=("andrea.training.job",))
-    with pytest.raises(StudyError, match=r"training/job\.py has changed since the command began"):
+    executor = LocalExecutor(1, run=fakes.RUN, preload=fakes.PRELOAD)
+    with pytest.raises(StudyError, match=r"execution/worker\.py has changed since the command began"):
         run_study(folder, store, executor)
     assert trainings(tmp_path) == []
     elsewhere = ParentCode(tmp_path, {}, {})
