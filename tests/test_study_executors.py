@@ -287,7 +287,9 @@ def test_a_worker_of_other_code_trains_nothing(tmp_path, monkeypatch):
     changed = {**interpreters._package_manifest(), "execution/worker.py": "another"}
     monkeypatch.setattr(interpreters, "_package_manifest", lambda: changed)
     executor = LocalExecutor(1, run=fakes.RUN, preload=fakes.PRELOAD)
-    with pytest.raises(StudyError, match=r"execution/worker\.py has changed since the command began"):
+    with pytest.raises(
+        StudyError, match=r"execution/worker\.py has changed since the command began"
+    ):
         run_study(folder, store, executor)
     assert trainings(tmp_path) == []
     elsewhere = ParentCode(tmp_path, {}, {})
