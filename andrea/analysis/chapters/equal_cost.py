@@ -141,7 +141,7 @@ def not_matched_table(study: Study) -> list[Item]:
     rows = notmatched.not_matched_rows(study)
     if not rows:
         return []
-    frame = with_labels(study, pd.DataFrame(rows, columns=list(notmatched.ROW)))
+    frame = with_labels(study, pd.DataFrame(rows))
     frame = _with_numbers(frame, "deviation", "low", "high")
     columns = [
         Column("label", "arm"),

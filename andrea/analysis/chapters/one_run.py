@@ -131,7 +131,7 @@ def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
 def draw_losses(run: RunView) -> dict[str, Any]:
     """Training and evaluated loss over the tokens, with the levels that a loss is measured by."""
     drawn = run.curves[["kind", "run_id", "tokens", "step", "loss"]].rename(columns={"kind": "arm"})
-    train = lines.thin(drawn[drawn["arm"] == "train"])
+    train = lines.thin_curves(drawn[drawn["arm"] == "train"])
     evaluated = drawn[drawn["arm"] == "eval"]
     levels = _levels(run)
     finite = drawn["loss"][np.isfinite(drawn["loss"].astype("float64"))].astype("float64")
@@ -197,7 +197,7 @@ def draw_along(
     drawn = drawn[np.isfinite(drawn["value"]) & ((drawn["value"] > 0) | (not log))]
     if drawn.empty:
         return None
-    kept = lines.thin(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
+    kept = lines.thin_curves(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
     low, high = float(kept["value"].min()), float(kept["value"].max())
     domain = padded_log_domain(low, high) if log else [0.0, high * 1.05 or 1.0]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False)

@@ -16,7 +16,6 @@ from andrea.analysis.figures.marks import (
     chart_of_visible,
     finish_chart,
     padded_domain,
-    padded_log_domain,
     tooltips,
 )
 from andrea.analysis.load import Study
@@ -144,14 +143,8 @@ def sensitivity_curve(study: Study) -> pd.DataFrame:
 def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
     if points["loss"].notna().sum() < 2:
         return []
-    values = sorted(set(points["lr"].round(12)))
-    scale = alt.Scale(
-        type="log", nice=False, domain=padded_log_domain(points["lr"].min(), points["lr"].max())
-    )
-    axis = alt.Axis(
-        values=values, format="~r", labelOverlap="greedy", grid=False, labelSeparation=12
-    )
-    x = alt.X("lr:Q", title="peak learning rate (grid that all arms share)", scale=scale, axis=axis)
+    title = "peak learning rate (grid that all arms share)"
+    x = marks.rate_axis(points["lr"].round(12), points["lr"], title)
     domain = padded_domain(float(points["loss"].min()), float(points["loss"].max()))
     y = alt.Y(
         "loss:Q",

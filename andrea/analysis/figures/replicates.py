@@ -165,8 +165,8 @@ def draw_loss_curves(
         arms: in the order of colours.
         title: of the vertical axis, with its unit.
         difference: the curves are differences: 0 is drawn and signs are shown.
-        smoothed: the same rows from `curves.smooth`: mean and range are theirs, every seed stays as
-            logged.
+        smoothed: the same rows from `curves.smooth_losses`: mean and range are theirs, every seed
+            stays as logged.
     """
     plot = _prepare_curves(curves, runs, difference, smoothed)
     sign = "+" if difference else ""
@@ -192,7 +192,7 @@ def draw_loss_curves(
 def _prepare_curves(
     curves: pd.DataFrame, runs: pd.DataFrame, difference: bool, smoothed: pd.DataFrame | None
 ) -> CurvePlot:
-    seeds = curve_tables.thin(curves)
+    seeds = curve_tables.thin_curves(curves)
     averaged = seeds
     if smoothed is not None:
         averaged = smoothed[smoothed["tokens"].isin(seeds["tokens"].unique())]
