@@ -219,12 +219,8 @@ def summary_as_text(summary: "ModelSummary") -> str:
         name = f"{summary.optimizer}'s moments" if kind == "optimizer" else kind
         costs.append([f"memory at batch {summary.batch_size}, {name}", size(n_bytes)])
     header = (summary.preset or "", "shape or kind", "parameters", "share", "FLOPs/token, forward")
-    parts = [
-        table(tree, header, right=(1, 2, 3, 4)),
-        table(costs, ("cost", ""), right=(1,)),
-        *summary.notes,
-    ]
-    return "\n\n".join(parts)
+    tables = [table(tree, header, right=(1, 2, 3, 4)), table(costs, ("cost", ""), right=(1,))]
+    return "\n\n".join([*tables, *summary.notes])
 
 
 def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
@@ -265,13 +261,8 @@ def matches_as_text(
         was, became = model.fitted.was, model.fitted.became
         change = f"{was:,} as it is" if was == became else f"{was:,} → {became:,}"
         lines.append([model.name, change, *(relative(share) for share in model.deviation.values())])
-    header = (
-        f"nearest to {first} in {UNITS[on]}",
-        matched[0].setting,
-        "parameters",
-        UNITS["flops"],
-    )
-    text = table(lines, header, right=(1, 2, 3))
+    title, setting = f"nearest to {first} in {UNITS[on]}", matched[0].setting
+    text = table(lines, (title, setting, "parameters", UNITS["flops"]), right=(1, 2, 3))
     return f"{text}\nto copy: {' '.join(entries.values())}" if entries else text
 
 

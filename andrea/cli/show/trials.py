@@ -52,11 +52,6 @@ def load_trials(folder: StudyFolder, store: RunStore) -> list[SweepTrial]:
     return trials
 
 
-def trials_as_json(folder: StudyFolder, store: RunStore) -> list[dict[str, object]]:
-    """Return the trials in order."""
-    return [trial.to_json() for trial in load_trials(folder, store)]
-
-
 def trials_as_text(folder: StudyFolder, store: RunStore) -> str:
     """Return a table of trials, best first, and the command that trains the best config."""
     trials = sorted(load_trials(folder, store), key=_rank)
