@@ -62,12 +62,12 @@ def find_notable(run: RunView) -> pd.DataFrame:
     rows: list[tuple[str, Any, Any, str]] = _loss_of_finiteness(train)
     jumps, norms = train["loss"].diff(), train["grad_norm"]
     if jumps.max() > 0:
-        tokens = train.loc[jumps.idxmax(), "tokens"]
+        tokens = train.loc[jumps.idxmax()]["tokens"]
         size = f"{text.signed(jumps.max())} nats"
         rows.append(("largest jump of the training loss", tokens, jumps.max(), size))
     if norms.notna().any():
         size = f"{text.short(norms.max())}, median {text.short(norms.median())}"
-        tokens = train.loc[norms.idxmax(), "tokens"]
+        tokens = train.loc[norms.idxmax()]["tokens"]
         rows.append(("largest gradient norm", tokens, norms.max(), size))
     good = evaluated[np.isfinite(evaluated["loss"])]
     if len(good):
