@@ -292,12 +292,12 @@ def draw_losses(study: Study) -> list[Item]:
         smoothed, smoothing_note = None, ""
         if trained["tokens"].nunique() * SMOOTHED >= 3:
             width = round(SMOOTHED * int(trained["tokens"].max()))
-            smoothed = curves.smooth(trained, width)
+            smoothed = curves.smooth_losses(trained, width)
             smoothing_note = (
                 f" Line and band are of the mean over the last {text.count(width)} tokens; every "
                 "seed is as logged."
             )
-        logged, drawn = trained["tokens"].nunique(), curves.thin(trained)["tokens"].nunique()
+        logged, drawn = trained["tokens"].nunique(), curves.thin_curves(trained)["tokens"].nunique()
         drawn_note = text.selection_note(drawn, logged, "logged steps")
         caption = (
             f"Training loss, mean of the batches since the last logged step ({band})."

@@ -156,7 +156,7 @@ def _describe_stall(row: dict[str, Any]) -> str:
 
 def _thinning_note(run: RunView) -> str:
     train = run.curves[run.curves["kind"] == "train"]
-    drawn = single.lines.thin(train)["tokens"].nunique()
+    drawn = single.lines.thin_curves(train)["tokens"].nunique()
     return text.selection_note(drawn, train["tokens"].nunique(), "records")
 
 

@@ -31,7 +31,7 @@ def logged(draw: st.DrawFn, kind: str = "eval") -> pd.DataFrame:
 
 
 def crossed(frame: pd.DataFrame, level: float) -> float:
-    return float(curves.crossings(frame, level)["tokens"].iloc[0])
+    return float(curves.find_crossings(frame, level)["tokens"].iloc[0])
 
 
 # ---- crossings
@@ -39,7 +39,7 @@ def crossed(frame: pd.DataFrame, level: float) -> float:
 
 
 def test_a_crossing_lies_on_the_line_between_the_two_evaluations_that_enclose_it() -> None:
-    told = curves.crossings(run([0, 100, 200, 300], [5.0, 4.0, 3.0, 3.5]), 3.25).iloc[0]
+    told = curves.find_crossings(run([0, 100, 200, 300], [5.0, 4.0, 3.0, 3.5]), 3.25).iloc[0]
     assert told[["tokens", "before", "after", "n"]].tolist() == [175.0, 100.0, 200.0, 4]
     assert crossed(run([0, 100, 200], [5.0, 3.0, 2.0]), 3.0) == 100.0, (
         "an evaluation at the level is the crossing"
@@ -47,7 +47,7 @@ def test_a_crossing_lies_on_the_line_between_the_two_evaluations_that_enclose_it
 
 
 def test_a_run_that_never_comes_down_crosses_nowhere_and_nothing_is_extrapolated() -> None:
-    told = curves.crossings(run([0, 100, 200], [5.0, 4.0, 3.0]), 2.999).iloc[0]
+    told = curves.find_crossings(run([0, 100, 200], [5.0, 4.0, 3.0]), 2.999).iloc[0]
     assert (
         math.isnan(told["tokens"])
         and math.isnan(told["before"])
@@ -57,12 +57,12 @@ def test_a_run_that_never_comes_down_crosses_nowhere_and_nothing_is_extrapolated
 
 
 def test_a_run_that_begins_below_is_said_to() -> None:
-    told = curves.crossings(run([50, 100], [2.0, 1.0]), 3.0).iloc[0]
+    told = curves.find_crossings(run([50, 100], [2.0, 1.0]), 3.0).iloc[0]
     assert told["tokens"] == 50 and math.isnan(told["before"]) and told["after"] == 50
 
 
 def test_where_the_evaluation_before_is_not_finite_nobody_knows_since_when() -> None:
-    told = curves.crossings(run([0, 100, 200], [5.0, math.nan, 2.0]), 3.0).iloc[0]
+    told = curves.find_crossings(run([0, 100, 200], [5.0, math.nan, 2.0]), 3.0).iloc[0]
     assert math.isnan(told["tokens"]) and told[["before", "after", "n"]].tolist() == [
         100.0,
         200.0,
@@ -76,9 +76,9 @@ def test_every_run_has_its_own_level_and_rows_of_training_are_left_out() -> None
     both = pd.concat(
         [run([0, 100], [4.0, 2.0]), run([0, 100], [4.0, 2.0], name="y"), run([5], [1.0], "train")]
     )
-    told = curves.crossings(both, {"x": 3.0}).set_index("run_id")
+    told = curves.find_crossings(both, {"x": 3.0}).set_index("run_id")
     assert told.loc["x", "tokens"] == 50 and math.isnan(told.loc["y", "tokens"])
-    assert curves.crossings(both.head(0), 3.0).empty
+    assert curves.find_crossings(both.head(0), 3.0).empty
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,7 +130,7 @@ def test_a_smoothed_loss_is_the_mean_over_the_last_tokens(
 ) -> None:
     losses = st.lists(LOSSES | st.just(math.nan), min_size=len(tokens), max_size=len(tokens))
     frame = run(sorted(tokens), data.draw(losses), "train")
-    told = curves.smooth(frame, width)
+    told = curves.smooth_losses(frame, width)
     assert told["tokens"].tolist() == sorted(tokens), "at logged steps only"
     assert told["loss"].tolist() == pytest.approx(by_hand(frame, width), rel=1e-9, nan_ok=True)
     assert (
@@ -151,25 +151,34 @@ def test_smoothing_does_not_depend_on_how_often_was_logged(
         tokens += [cut, int(end)]
         losses += [loss, loss]
         start = end
-    denser = curves.smooth(run(tokens, losses, "train"), width).set_index("tokens")["loss"]
-    told = curves.smooth(frame, width)
+    denser = curves.smooth_losses(run(tokens, losses, "train"), width).set_index("tokens")["loss"]
+    told = curves.smooth_losses(frame, width)
     assert denser[told["tokens"]].tolist() == pytest.approx(told["loss"].tolist(), abs=1e-8)
 
 
 def test_a_window_that_touches_a_loss_that_is_not_finite_has_none() -> None:
     frame = run([100, 200, 300, 400, 500], [4.0, math.nan, 3.0, 3.0, 3.0], "train")
-    assert curves.smooth(frame, 200)["loss"].isna().tolist() == [False, True, True, False, False]
+    assert curves.smooth_losses(frame, 200)["loss"].isna().tolist() == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     zero = run([100, 100, 200], [4.0, math.nan, 3.0], "train")
-    assert curves.smooth(zero, 50)["loss"].isna().tolist() == [True, True, False], (
+    assert curves.smooth_losses(zero, 50)["loss"].isna().tolist() == [True, True, False], (
         "even one that covers no token"
     )
-    assert curves.smooth(run([0, 100], [9.0, 3.0], "train"), 50)["loss"].tolist() == [9.0, 3.0]
+    assert curves.smooth_losses(run([0, 100], [9.0, 3.0], "train"), 50)["loss"].tolist() == [
+        9.0,
+        3.0,
+    ]
 
 
 def test_smoothing_leaves_evaluations_out_and_runs_apart() -> None:
     rows = [run([100], [4.0], "train"), run([100], [2.0], "train", "y"), run([100], [9.0])]
-    told = curves.smooth(pd.concat(rows), 1000)
+    told = curves.smooth_losses(pd.concat(rows), 1000)
     assert told[["run_id", "loss"]].to_numpy().tolist() == [["x", 4.0], ["y", 2.0]]
-    assert curves.smooth(rows[2], 10).empty and "width" in curves.smooth(rows[2], 10)
+    assert curves.smooth_losses(rows[2], 10).empty and "width" in curves.smooth_losses(rows[2], 10)
     with pytest.raises(UserError, match="must be above 0"):
-        curves.smooth(rows[0], 0)
+        curves.smooth_losses(rows[0], 0)

@@ -156,7 +156,7 @@ def test_thinning_selects_points_and_never_loses_a_spike_or_the_end() -> None:
     loss[777] = 9.0
     loss[1500:] = np.nan
     frame = pd.DataFrame({"arm": "a", "run_id": "r", "tokens": tokens, "loss": loss})
-    thin = curves.thin(frame, 100)
+    thin = curves.thin_curves(frame, 100)
     assert len(thin) <= 105
     assert {0, 777, 1500, 1999} <= set(thin["tokens"])
     merged = thin.merge(frame, on="tokens")
@@ -171,7 +171,7 @@ def test_nothing_is_smoothed_however_many_points_there_are(points: int) -> None:
         for run in ("x", "y")
     ]
     frame = pd.concat(map(pd.DataFrame, runs), ignore_index=True)
-    told = curves.over_seeds(curves.thin(frame)).set_index("tokens")
+    told = curves.over_seeds(curves.thin_curves(frame)).set_index("tokens")
     for step, values in frame.groupby("tokens")["loss"]:
         if step in told.index:
             assert told.loc[step, ["mean", "low", "high"]].tolist() == [

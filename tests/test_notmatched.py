@@ -10,13 +10,12 @@ import stored
 from analysis_store import Writer, finished, swept
 
 from andrea.analysis.load import load
-from andrea.analysis.tables.not_matched import ROW, Row, not_matched_rows
+from andrea.analysis.tables.not_matched import not_matched_rows
 
 
-def by_what(writer: Writer, arm: str = "post") -> dict[str, Row]:
+def by_what(writer: Writer, arm: str = "post") -> dict[str, dict[str, Any]]:
     found = not_matched_rows(load(writer.folder, writer.store))
-    assert all(row.keys() == ROW.keys() for row in found)
-    mine = [row for row in found if row["arm"] == arm]
+    mine = [row._asdict() for row in found if row.arm == arm]
     assert len({row["what"] for row in mine}) == len(mine)
     return {row["what"]: row for row in mine}
 

@@ -26,6 +26,7 @@ from andrea.analysis.tables.claims import (
     Claim,
     judge_claim,
 )
+from andrea.analysis.tables.leaderboard import ShownVerdict
 from andrea.errors import UserError
 from andrea.records.study import AskedStudy
 from andrea.study.plan.resolve import _digest
@@ -69,15 +70,16 @@ def rows_of(writer: Writer, *known: Claim) -> list[dict[Any, Any]]:
 def test_a_verdict_says_how_the_claim_stands(
     verdict: str | None, more: dict[str, Any], word: str, why: str
 ) -> None:
-    found, said = judge_claim(["worse", "unstable"], {"verdict": verdict, **more})
+    found, said = judge_claim(["worse", "unstable"], ShownVerdict(verdict, **more))
     assert found == word and said.startswith(why)
 
 
 def test_significant_is_not_said_to_be_large() -> None:
-    row = {"verdict": "worse", "low": 0.01, "high": 0.05, "m": 0.02}
-    assert "whether by more than m is open" in judge_claim(["worse"], row)[1]
-    assert "by more than m" in judge_claim(["worse"], row | {"low": 0.03})[1]
-    assert "open" not in judge_claim(["worse"], row | {"low": 0.03})[1]
+    near = ShownVerdict("worse", low=0.01, high=0.05)
+    far = near._replace(low=0.03)
+    assert "whether by more than m is open" in judge_claim(["worse"], near, 0.02)[1]
+    assert "by more than m" in judge_claim(["worse"], far, 0.02)[1]
+    assert "open" not in judge_claim(["worse"], far, 0.02)[1]
 
 
 @pytest.mark.parametrize(

@@ -169,9 +169,7 @@ def test_what_made_every_effect_invalid_is_said_once(tmp_path: Path) -> None:
 
 
 def test_before_the_verdict_there_are_cells_and_no_effects(whole: Writer) -> None:
-    study = replace(
-        load.load(whole.folder, whole.store), effects=pd.DataFrame(columns=list(load.EFFECTS))
-    )
+    study = replace(load.load(whole.folder, whole.store), effect_rows=[])
     assert effects.write_sentences(study) == []
     assert [item.name for item in effects.chapter(study)] == ["interaction-norm_placement-warmup"]
 

@@ -37,7 +37,7 @@ from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder, find_study, list_studies
 from andrea.store.usual import DEFAULT_RUNS
-from andrea.store.verdict_rows import VerdictRow, effect_rows, verdict_rows
+from andrea.store.verdict_rows import EffectRow, VerdictRow, effect_rows, verdict_rows
 from andrea.text.names import one_line
 from andrea.text.numbers import bare, listing
 from andrea.verdict.protocol import Protocol
@@ -94,7 +94,7 @@ class Study:
     """What the runs logged, through the cache."""
     judged: list[VerdictRow]
     """Rows of `verdict_rows`: what `verdicts` is made of."""
-    effects: pd.DataFrame
+    effect_rows: list[EffectRow]
     """Of a factorial design, else empty."""
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class Study:
 
     @cached_property
     def _rows(self) -> list[frames.RunRow]:
-        return frames.run_rows(self.logs, map(frames.PlannedRun.of, self.planned))
+        return frames.run_rows(self.logs, self.planned)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -168,6 +168,11 @@ class Study:
     def verdicts(self) -> pd.DataFrame:
         """One row per arm, baseline first (`VERDICTS`)."""
         return judged.verdict_table(self.judged, self.runs, self.label)
+
+    @cached_property
+    def effects(self) -> pd.DataFrame:
+        """One row per effect of a factorial design (`EFFECTS`)."""
+        return judged.effect_table(self.effect_rows)
 
     @cached_property
     def differences(self) -> pd.DataFrame:
@@ -344,7 +349,7 @@ def load(study: StudyFolder | str | Path, store: RunStore | str | Path | None = 
         planned=planned,
         logs=RunLogs(run_store, folder.path.name, run_ids),
         judged=verdict_rows(folder),
-        effects=judged.effect_table(effect_rows(folder)),
+        effect_rows=effect_rows(folder),
     )
 
 

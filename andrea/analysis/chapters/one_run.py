@@ -62,16 +62,16 @@ def find_notable(run: RunView) -> pd.DataFrame:
     rows: list[tuple[str, Any, Any, str]] = _loss_of_finiteness(train)
     jumps, norms = train["loss"].diff(), train["grad_norm"]
     if jumps.max() > 0:
-        tokens = train.loc[jumps.idxmax()]["tokens"]
+        tokens = train.iloc[int(jumps.argmax())]["tokens"]
         size = f"{text.signed(jumps.max())} nats"
         rows.append(("largest jump of the training loss", tokens, jumps.max(), size))
     if norms.notna().any():
         size = f"{text.short(norms.max())}, median {text.short(norms.median())}"
-        tokens = train.loc[norms.idxmax()]["tokens"]
+        tokens = train.iloc[int(norms.argmax())]["tokens"]
         rows.append(("largest gradient norm", tokens, norms.max(), size))
     good = evaluated[np.isfinite(evaluated["loss"])]
     if len(good):
-        lowest, end = good.loc[good["loss"].idxmin()], good.iloc[-1]
+        lowest, end = good.iloc[int(good["loss"].argmin())], good.iloc[-1]
         size = text.nats(lowest["loss"])
         if end["tokens"] > lowest["tokens"]:
             size += f"; at the end {text.signed(end['loss'] - lowest['loss'])}"
@@ -108,7 +108,7 @@ def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
 def draw_losses(run: RunView) -> dict[str, Any]:
     """Training and evaluated loss over the tokens, with the levels that a loss is measured by."""
     drawn = run.curves[["kind", "run_id", "tokens", "step", "loss"]].rename(columns={"kind": "arm"})
-    train = lines.thin(drawn[drawn["arm"] == "train"])
+    train = lines.thin_curves(drawn[drawn["arm"] == "train"])
     evaluated = drawn[drawn["arm"] == "eval"]
     levels = _levels(run)
     ends = pd.concat([drawn["loss"][np.isfinite(drawn["loss"])], levels["loss"]])
@@ -157,7 +157,7 @@ def draw_along(
     drawn = drawn[np.isfinite(drawn["value"]) & ((drawn["value"] > 0) | (not log))]
     if drawn.empty:
         return None
-    kept = lines.thin(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
+    kept = lines.thin_curves(drawn.assign(run_id="", loss=drawn["value"]))[["tokens", "value"]]
     low, high = float(kept["value"].min()), float(kept["value"].max())
     domain = padded_log_domain(low, high) if log else [0.0, high * 1.05 or 1.0]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False)

@@ -30,6 +30,15 @@ FAILED = {"diverged": "cross", "stalled": "triangle-down"}
 """Shape of a run that did not train."""
 
 
+EFFECT_TITLES = {
+    "mean:Q|+.4f": "mean",
+    "low:Q|+.4f": "from",
+    "high:Q|+.4f": "to",
+    "n:Q": "pairs",
+}
+"""Part of the tooltip of an effect with its interval."""
+
+
 def inline_data(frame: pd.DataFrame) -> alt.InlineData:
     """Return the rows as CSV: a third of the size of JSON rows.
 

@@ -102,13 +102,7 @@ def _margin_layers(m: float, x: Channel) -> list[Layer]:
 
 def _mean_layers(means: pd.DataFrame, x: Channel) -> list[Layer]:
     """Return the simultaneous interval of every arm as a thick line, its mean as a tick."""
-    titles = {
-        "arm:N": "arm",
-        "mean:Q|+.4f": "mean",
-        "low:Q|+.4f": "from",
-        "high:Q|+.4f": "to",
-        "n:Q": "pairs",
-    }
+    titles = {"arm:N": "arm", **marks.EFFECT_TITLES}
     base = chart_of_visible(means).encode(tooltip=tooltips(titles))
     interval = base.mark_rule(strokeWidth=7, opacity=0.45, strokeCap="round")
     tick = base.mark_tick(thickness=3, size=26)
@@ -165,8 +159,8 @@ def draw_loss_curves(
         arms: in the order of colours.
         title: of the vertical axis, with its unit.
         difference: the curves are differences: 0 is drawn and signs are shown.
-        smoothed: the same rows from `curves.smooth`: mean and range are theirs, every seed stays as
-            logged.
+        smoothed: the same rows from `curves.smooth_losses`: mean and range are theirs, every seed
+            stays as logged.
     """
     plot = _prepare_curves(curves, runs, difference, smoothed)
     sign = "+" if difference else ""
@@ -192,7 +186,7 @@ def draw_loss_curves(
 def _prepare_curves(
     curves: pd.DataFrame, runs: pd.DataFrame, difference: bool, smoothed: pd.DataFrame | None
 ) -> CurvePlot:
-    seeds = curve_tables.thin(curves)
+    seeds = curve_tables.thin_curves(curves)
     averaged = seeds
     if smoothed is not None:
         averaged = smoothed[smoothed["tokens"].isin(seeds["tokens"].unique())]

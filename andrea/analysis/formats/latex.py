@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 
 from andrea.analysis.report import Cell, Report, Table
@@ -60,7 +59,10 @@ _GREEK = {
     }.items()
 }  # fmt: skip
 SIGNS = _SPECIAL | _GREEK
-"""Sign → how LaTeX is told to set it."""
+"""LaTeX's spelling of signs."""
+_ESCAPES = str.maketrans(SIGNS)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters but tabs and ends of lines, which are blanks."""
 
 _WIDE = 28
 """Characters from which a column of text is broken into lines."""
@@ -76,9 +78,8 @@ def escape(text: str) -> str:
     """Return text that LaTeX sets as it stands; letters beyond ASCII stay (pdflatex knows Latin ones,
     LuaLaTeX all).
     """
-    line = re.sub(r"[\t\n]+", " ", text)
-    printable = [sign for sign in line if unicodedata.category(sign) != "Cc"]
-    return "".join(SIGNS.get(sign, sign) for sign in printable)
+    line = re.sub(r"[\t\n]+", " ", _CONTROLS.sub("", text))
+    return line.translate(_ESCAPES)
 
 
 def render_table(item: Table, of: str = "") -> str:

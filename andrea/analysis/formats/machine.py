@@ -23,8 +23,7 @@ _MADE_WITH = ("andrea", "pandas", "numpy", "scipy")
 
 
 def format_json(report: Report) -> str:
-    """Return report.json: what was asked, what came out, every table that is shown, as it is shown and
-    raw.
+    """Return report.json: what was asked, what came out, every table as shown and raw.
 
     Keys: `format`, `title`, `question`, `answer`, `details` (name → text), `verdicts` (as in
     verdict.json), `notes` (what must not be overlooked), `tables`, `figures` and `versions` (of

@@ -256,13 +256,14 @@ def _escape_markdown(value: Any) -> Any:
     """Return text that Markdown and the HTML inside it take literally."""
     if isinstance(value, Raw | jinja2.Undefined):
         return value
-    text = " ".join(str(value).split())
-    for sign in "\\`*_[]|#~":
-        text = text.replace(sign, f"\\{sign}")
-    # A code host takes what stands between two dollars for a formula, even after a backslash.
-    return (
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
-    )
+    return " ".join(str(value).split()).translate(_MARKDOWN_ESCAPES)
+
+
+# A code host takes text between two dollars for a formula, even after a backslash.
+_MARKDOWN_ESCAPES = str.maketrans(
+    {sign: f"\\{sign}" for sign in "\\`*_[]|#~"}
+    | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"}
+)
 
 
 def _fenced_code(code: Code) -> Raw:

@@ -109,10 +109,10 @@ class RunLogs:
             run_ids: the runs that are wanted.
             where: column of text → values that are wanted.
         """
-        wanted = [run_id for run_id in self.run_ids if run_id in run_ids]
-        cached = self._cached_tables(table, columns, wanted, where)
+        selected = [run_id for run_id in self.run_ids if run_id in run_ids]
+        cached = self._cached_tables(table, columns, selected, where)
         tables = {}
-        for run_id in wanted:
+        for run_id in selected:
             if run_id in cached:
                 tables[run_id] = cached[run_id]
             else:

@@ -15,7 +15,7 @@ A claim about several arms is supported where all are, contradicted where one is
 several regimes are never pooled: each study of a claim has an answer of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ import yaml
 
 from andrea import catalogue
 from andrea.analysis.load import Study
-from andrea.analysis.tables import leaderboard
 from andrea.analysis.tables.frames import with_number_types
+from andrea.analysis.tables.leaderboard import ShownVerdict, shown_verdict, study_regime
 from andrea.records.study import AskedStudy
 from andrea.store.verdict_rows import level_label
 from andrea.text import numbers as text
@@ -147,21 +147,24 @@ def match_studies(claims: Iterable[Claim], studies: Sequence[Study]) -> list[Mea
     for claim in claims:
         own_studies = [study for study in studies if _is_about(study, claim)]
         matched.append(MeasuredClaim(claim, own_studies))
-    known = {study.path for measured in matched for study in measured.studies}
+    with_claim = {study.path for measured in matched for study in measured.studies}
     others: dict[str, MeasuredClaim] = {}
     for study in studies:
-        own = read_claim(study.name, study.protocol)
-        if study.path not in known and own is not None:
-            others.setdefault(own.text, MeasuredClaim(own, [])).studies.append(study)
+        study_claim = read_claim(study.name, study.protocol)
+        if study.path not in with_claim and study_claim is not None:
+            measured = others.setdefault(study_claim.text, MeasuredClaim(study_claim, []))
+            measured.studies.append(study)
     return [*matched, *others.values()]
 
 
 def _is_about(study: Study, claim: Claim) -> bool:
-    own = read_claim(study.name, study.protocol)
-    if own is not None and own.text == claim.text:
-        return True
-    if own is not None and own.rule and own.rule != claim.rule:
-        return False
+    study_claim = read_claim(study.name, study.protocol)
+    if study_claim:
+        if study_claim.text == claim.text:
+            return True
+        # The rule is part of what a study asked: under another one it asked something else.
+        if study_claim.rule and study_claim.rule != claim.rule:
+            return False
     arms = {part for name in claim.rule for part in name.split(CROSSED)}
     levels = {level for levels in study.factors.values() for level in levels}
     return study.name == claim.ablation and bool(arms) and arms <= {*study.arms, *levels}
@@ -201,89 +204,89 @@ def _study_rows(claim: Claim, study: Study) -> list[dict[str, Any]]:
     """Return a row per arm that the claim is about, by the rule that the study was frozen with; by
     the claim's where it had none.
     """
-    own = read_claim(study.name, study.protocol)
-    was_frozen = own is not None and bool(own.rule)
-    rule = own.rule if own is not None and was_frozen else claim.rule
-    regime = leaderboard.study_regime(study)
+    study_claim = read_claim(study.name, study.protocol)
+    frozen_rule = study_claim.rule if study_claim else {}
+    rule = frozen_rule or claim.rule
     common = {
         "claim": claim.text,
         "ablation": claim.ablation,
         "study": study.path.name,
         "m": study.m,
-        "regime": regime.regime,
-        "parameters": regime.parameters,
-        "tokens": regime.tokens,
         "against": study.baseline_label,
+        **study_regime(study)._asdict(),
     }
-    board = leaderboard.board_table([study])
     rows = []
     for arm, words in rule.items():
-        judged = _interaction(study, arm) if CROSSED in arm else _board_row(board, arm)
-        word, reason = judge_claim(words, judged)
-        if not was_frozen and word in (SUPPORTED, CONTRADICTED):
+        label = _label(study.protocol, arm)
+        if CROSSED in arm:
+            verdict = _interaction(study, label)
+            word, reason = judge_claim(words, verdict)
+        else:
+            verdict = _arm_verdict(study, arm)
+            word, reason = judge_claim(words, verdict, study.m)
+            label = study.called(arm) if verdict.verdict else label
+        if not frozen_rule and word in (SUPPORTED, CONTRADICTED):
             reason += "; the rule was written after this study was frozen"
-        keys = ("verdict", "cause", "mean", "low", "high", "level", "n")
-        row = {**common, **{key: judged.get(key) for key in keys}}
-        row["exploratory"] = bool(judged.get("exploratory"))
-        row["effect"] = judged.get("effect") or _label(study.protocol, arm)
-        rows.append({**row, "claimed": _join(words), "word": word, "why": reason})
+        answer = {"effect": label, "claimed": _join(words), "word": word, "why": reason}
+        rows.append({**common, **verdict._asdict(), **answer})
     undecided = {"effect": "", "exploratory": False, "word": NOT_SHOWN, "why": NO_RULE}
     return rows or [{**common, **undecided}]
-
-
-def _board_row(board: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """Return the board's row of an arm; empty where it has none."""
-    rows = board[board["arm"] == arm].to_dict("records")
-    return {str(key): value for key, value in rows[0].items()} if rows else {}
 
 
 NO_RULE = "the ablation does not say which verdicts would support its claim (claimed)"
 
 
-def _interaction(study: Study, name: str) -> dict[str, Any]:
-    """Return an interaction as a row of the board: present is worse where its mean is above 0."""
-    label = _label(study.protocol, name)
-    is_named = (study.effects["kind"] == "interaction") & (study.effects["name"] == label)
-    effects = study.effects[is_named]
-    if effects.empty:
-        return {"effect": label}
-    row: dict[str, Any] = {str(key): value for key, value in effects.iloc[0].to_dict().items()}
-    word = str(row["verdict"])
-    if word == "present":
-        word = "worse" if row["mean"] > 0 else "better"
-    row |= {"effect": label, "verdict": INTERACTION.get(word, word)}
-    row["exploratory"] = study.verdict.exploratory
-    if study.verdict.exploratory:
-        row |= {"mean": None, "low": None, "high": None}
-    return row
+def _arm_verdict(study: Study, arm: str) -> ShownVerdict:
+    for row in study.judged:
+        if row.arm == arm and row.verdict != "baseline":
+            return shown_verdict(row, "exploratory" in row.tags)
+    return ShownVerdict()
 
 
-def judge_claim(claimed: Sequence[str], row: Mapping[str, Any]) -> tuple[str, str]:
+def _interaction(study: Study, label: str) -> ShownVerdict:
+    """Return the verdict on an interaction; present is worse where its mean is above 0."""
+    for row in study.effect_rows:
+        if row.kind != "interaction" or row.name != label:
+            continue
+        word = INTERACTION.get(row.verdict, row.verdict)
+        if word == "present":
+            word = "worse" if (row.mean or 0.0) > 0 else "better"
+        verdict = ShownVerdict(word, row.cause, study.verdict.exploratory, row.level, row.n)
+        if verdict.exploratory:
+            return verdict
+        return verdict._replace(mean=row.mean, low=row.low, high=row.high)
+    return ShownVerdict()
+
+
+def judge_claim(
+    claimed: Sequence[str], judged: ShownVerdict, margin: float | None = None
+) -> tuple[str, str]:
     """Return what a verdict says about a claim, and why in words.
 
     Args:
         claimed: the verdicts that support it.
-        row: verdict, cause, exploratory, mean, low, high, m and n of the arm; empty where it is not
-            judged.
+        judged: the verdict on the arm or the interaction.
+        margin: smallest effect of interest, nats; None leaves out how large the effect is.
     """
-    verdict = row.get("verdict")
+    verdict = judged.verdict
     if not verdict or verdict == "pending":
         return NOT_TESTED, "not judged yet"
-    if row.get("exploratory"):
+    if judged.exploratory:
         return NOT_SHOWN, "exploratory: some runs are older than the protocol"
     if verdict not in DECIDED:
-        return NOT_SHOWN, text.judged(str(verdict), str(row.get("cause") or ""))
+        return NOT_SHOWN, text.judged(verdict, judged.cause or "")
     word = SUPPORTED if verdict in claimed else CONTRADICTED
-    return word, f"{verdict}{_extent(row)}, claimed {_join(claimed)}"
+    return word, f"{verdict}{_extent(judged, margin)}, claimed {_join(claimed)}"
 
 
-def _extent(row: Mapping[str, Any]) -> str:
+def _extent(judged: ShownVerdict, margin: float | None) -> str:
     """Word whether a significant difference is known to exceed the margin."""
-    low, high, margin = row.get("low"), row.get("high"), row.get("m")
-    if row["verdict"] not in ("better", "worse") or text.absent(low) or text.absent(margin):
+    low, high = judged.low, judged.high
+    is_significant = judged.verdict in ("better", "worse")
+    if not is_significant or low is None or high is None or margin is None:
         return ""
-    nearest = min(abs(float(low or 0)), abs(float(high or 0)))
-    return " by more than m" if nearest > float(margin or 0) else ", whether by more than m is open"
+    nearest = min(abs(low), abs(high))
+    return " by more than m" if nearest > margin else ", whether by more than m is open"
 
 
 def combine_words(words: Iterable[str]) -> str:

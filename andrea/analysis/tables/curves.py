@@ -15,7 +15,7 @@ DRAWN = 200
 
 
 def over_seeds(curves: pd.DataFrame, value: str = "loss") -> pd.DataFrame:
-    """Mean and range over an arm's runs at every step that one of them logged.
+    """Return mean and range over an arm's runs at every step that one of them logged.
 
     Args:
         curves: rows with arm, run_id, tokens and the value.
@@ -25,21 +25,17 @@ def over_seeds(curves: pd.DataFrame, value: str = "loss") -> pd.DataFrame:
         runs of the arm that logged anything). Where n < runs, because a run diverged or is not
         there yet, mean, low and high are NaN: a mean over the survivors would flatter the arm.
     """
-    of_arm = curves.groupby("arm", sort=False)["run_id"].nunique()
+    runs_by_arm = curves.groupby("arm", sort=False)["run_id"].nunique()
     finite = curves.assign(value=curves[value].where(np.isfinite(curves[value])))
-    grouped = (
-        finite.groupby(["arm", "tokens"], sort=True)["value"]
-        .agg(["mean", "min", "max", "count"])
-        .reset_index()
-    )
-    grouped.columns = pd.Index(["arm", "tokens", "mean", "low", "high", "n"])
-    grouped["runs"] = grouped["arm"].map(of_arm)
+    by_step = finite.groupby(["arm", "tokens"], sort=True)["value"]
+    grouped = by_step.agg(mean="mean", low="min", high="max", n="count").reset_index()
+    grouped["runs"] = grouped["arm"].map(runs_by_arm)
     grouped.loc[grouped["n"] < grouped["runs"], ["mean", "low", "high"]] = np.nan
     return grouped
 
 
 def paired_differences(curves: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Differences to the baseline's run of the same seed, at steps that both logged.
+    """Return differences to the baseline's run of the same seed, at steps that both logged.
 
     Returns:
         arm, seed, run_id, tokens, loss (nats: arm − baseline).
@@ -51,8 +47,8 @@ def paired_differences(curves: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return both
 
 
-def thin(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
-    """The rows at a selection of the logged steps, the same for every run.
+def thin_curves(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
+    """Return the rows at a selection of the logged steps, the same for every run.
 
     Kept are about `points` evenly spaced steps with the first and the last, and for each run its
     largest jump upward and the first step where its loss is not finite: what a reader must not
@@ -61,40 +57,35 @@ def thin(curves: pd.DataFrame, points: int = DRAWN) -> pd.DataFrame:
     tokens = np.unique(curves["tokens"].to_numpy(dtype="int64"))
     if len(tokens) <= points:
         return curves
-    kept = set(tokens[np.linspace(0, len(tokens) - 1, points).round().astype(int)])
+    drawn = set(tokens[np.linspace(0, len(tokens) - 1, points).round().astype(int)])
     for _, run in curves.groupby("run_id", sort=False):
         loss = run["loss"].to_numpy()
         at = run["tokens"].to_numpy(dtype="int64")
         broken = at[~np.isfinite(loss)]
-        kept.update(broken[:1])
+        drawn.update(broken[:1])
         jumps = np.diff(loss)
         if np.isfinite(jumps).any():
-            kept.add(at[1:][int(np.nanargmax(jumps))])
-    return curves[curves["tokens"].isin(kept)]
+            drawn.add(at[1:][int(np.nanargmax(jumps))])
+    return curves[curves["tokens"].isin(drawn)]
 
 
 def last_of_lost(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Where the curves of diverged and stalled runs end: arm, seed, run_id, tokens and loss of the
-    last finite value, state (diverged or stalled).
+    """Return the ends of the curves of diverged and stalled runs: arm, seed, run_id, tokens and
+    loss of the last finite value, state (diverged or stalled).
     """
     lost = runs[(runs["outcome"] == "diverged") | runs["stalled"]]
     finite = curves[np.isfinite(curves["loss"]) & curves["run_id"].isin(lost["run_id"])]
-    last = (
-        finite.sort_values("tokens")
-        .groupby("run_id", sort=False)
-        .tail(1)[["arm", "seed", "run_id", "tokens", "loss"]]
-    )
-    states = dict(
-        zip(lost["run_id"], np.where(lost["stalled"], "stalled", "diverged"), strict=True)
-    )
-    marked: pd.DataFrame = last.assign(state=last["run_id"].map(states))
+    by_run = finite.sort_values("tokens").groupby("run_id", sort=False)
+    last = by_run.tail(1)[["arm", "seed", "run_id", "tokens", "loss"]]
+    is_stalled = last["run_id"].isin(lost.loc[lost["stalled"], "run_id"])
+    marked: pd.DataFrame = last.assign(state=np.where(is_stalled, "stalled", "diverged"))
     return marked
 
 
-def crossings(
+def find_crossings(
     curves: pd.DataFrame, level: float | Mapping[str, float], value: str = "loss"
 ) -> pd.DataFrame:
-    """Tokens at which every run's evaluated loss first comes down to a level.
+    """Return the tokens at which every run's evaluated loss first comes down to a level.
 
     Linear between the two neighbouring evaluations that enclose the crossing; nothing is
     extrapolated.
@@ -115,38 +106,34 @@ def crossings(
     rows = []
     for run in _by_run(curves, "eval"):
         at = run["tokens"].to_numpy(dtype="float64")
-        told = run[value].to_numpy(dtype="float64")
-        told = np.where(np.isfinite(told), told, np.nan)
-        named = {key: run[key].iloc[0] for key in ("arm", "seed", "run_id")}
-        wanted = (
-            float(level.get(named["run_id"], np.nan))
-            if isinstance(level, Mapping)
-            else float(level)
-        )
-        crossed = dict(zip(("tokens", "before", "after"), _crossing(at, told, wanted), strict=True))
-        rows.append({**named, "level": wanted, **crossed, "n": int(np.isfinite(told).sum())})
+        values = run[value].to_numpy(dtype="float64")
+        values = np.where(np.isfinite(values), values, np.nan)
+        arm, seed, run_id = run[["arm", "seed", "run_id"]].iloc[0]
+        goal = float(level.get(run_id, np.nan) if isinstance(level, Mapping) else level)
+        crossing = _crossing(at, values, goal)
+        rows.append((arm, seed, run_id, goal, *crossing, int(np.isfinite(values).sum())))
     return pd.DataFrame(
         rows, columns=["arm", "seed", "run_id", "level", "tokens", "before", "after", "n"]
     )
 
 
-def _crossing(at: Any, told: Any, level: float) -> tuple[float, float, float]:
-    below = np.flatnonzero(told <= level)
+def _crossing(at: Any, values: Any, level: float) -> tuple[float, float, float]:
+    below = np.flatnonzero(values <= level)
     if not len(below):
         return np.nan, np.nan, np.nan
     first = int(below[0])
     if first == 0:
         return at[0], np.nan, at[0]
-    share = (told[first - 1] - level) / (told[first - 1] - told[first])
+    share = (values[first - 1] - level) / (values[first - 1] - values[first])
     return at[first - 1] + share * (at[first] - at[first - 1]), at[first - 1], at[first]
 
 
-def smooth(curves: pd.DataFrame, tokens: int, value: str = "loss") -> pd.DataFrame:
-    """Training loss as its mean over the last `tokens` tokens, at the logged steps.
+def smooth_losses(curves: pd.DataFrame, tokens: int, value: str = "loss") -> pd.DataFrame:
+    """Return training loss as its mean over the last `tokens` tokens, at the logged steps.
 
     A training record is the mean since the record before, so it weighs with the tokens between the
-    two that lie in the window: how often was logged makes no difference (S44). Before that many
-    tokens are trained the window begins at the start. Values stand at logged steps only (S43). A
+    two that lie in the window: how often was logged makes no difference. Before that many
+    tokens are trained the window begins at the start. Values stand at logged steps only. A
     window that touches a record without a finite loss has none.
 
     Args:
@@ -169,13 +156,13 @@ def smooth(curves: pd.DataFrame, tokens: int, value: str = "loss") -> pd.DataFra
 
 
 def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
-    at, told = run["tokens"].to_numpy(dtype="float64"), run[value].to_numpy(dtype="float64")
-    finite = np.isfinite(told)
+    at, losses = run["tokens"].to_numpy(dtype="float64"), run[value].to_numpy(dtype="float64")
+    finite = np.isfinite(losses)
     # Sums of differences to the run's mean: the digits of a long sum are kept for what differs.
-    middle = float(told[finite].mean()) if finite.any() else 0.0
+    middle = float(losses[finite].mean()) if finite.any() else 0.0
     edges = np.concatenate([[0.0], at])
     total = np.concatenate(
-        [[0.0], np.cumsum(np.where(finite, told - middle, 0.0) * np.diff(edges))]
+        [[0.0], np.cumsum(np.where(finite, losses - middle, 0.0) * np.diff(edges))]
     )
     since = np.maximum(at - width, 0.0)
     covered = at - since
@@ -187,13 +174,13 @@ def _smoothed(run: pd.DataFrame, width: float, value: str) -> pd.DataFrame:
     # A window inside one record, and a record that covers no token, are what the record says.
     alone = (since >= edges[:-1]) & (last - first <= 1)
     return run.assign(
-        **{value: np.where(alone, told, mean)}, width=int(width), covered=covered.astype("int64")
+        **{value: np.where(alone, losses, mean)}, width=int(width), covered=covered.astype("int64")
     )
 
 
 def _by_run(curves: pd.DataFrame, kind: str) -> Iterator[pd.DataFrame]:
-    """The rows of one kind, run by run in order of tokens; a run that stands twice in the plan
-    twice.
+    """Yield the rows of one kind, run by run in order of tokens; a run that stands twice in the
+    plan twice.
     """
     if "kind" in curves:
         curves = curves[curves["kind"] == kind]

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -57,11 +56,7 @@ KEYS = ("arm", "phase", "seed", "lr", "run_id")
 """Columns that say which run a row of `curves`, `layers` or `documents` belongs to."""
 
 CURVES = {
-    "arm": RUNS["arm"],
-    "phase": RUNS["phase"],
-    "seed": RUNS["seed"],
-    "lr": RUNS["lr"],
-    "run_id": RUNS["run_id"],
+    **{key: RUNS[key] for key in KEYS},
     "kind": "str: train (mean since the last record) or eval (curve subset of the evaluated "
     "tokens)",
     "step": "int: optimizer steps done",
@@ -74,11 +69,7 @@ CURVES = {
 """Columns of `curves`: one row per logged value, at the step at which it was logged."""
 
 LAYERS = {
-    "arm": RUNS["arm"],
-    "phase": RUNS["phase"],
-    "seed": RUNS["seed"],
-    "lr": RUNS["lr"],
-    "run_id": RUNS["run_id"],
+    **{key: RUNS[key] for key in KEYS},
     "step": CURVES["step"],
     "tokens": CURVES["tokens"],
     "layer": "int: block 1 … L; 0 is the embedding",
@@ -89,11 +80,7 @@ LAYERS = {
 """Columns of `layers`: one row per block, quantity and logged step."""
 
 DOCUMENTS = {
-    "arm": RUNS["arm"],
-    "phase": RUNS["phase"],
-    "seed": RUNS["seed"],
-    "lr": RUNS["lr"],
-    "run_id": RUNS["run_id"],
+    **{key: RUNS[key] for key in KEYS},
     "document": "str: name of the evaluated document",
     "tokens": "int: evaluated tokens in it",
     "loss": "float, nats per token",
@@ -103,67 +90,30 @@ DOCUMENTS = {
 UNFINISHED = ("failed", "running", "missing")
 """Outcomes of runs that have no result."""
 
-_INTEGERS = (
-    "seed",
-    "trial",
-    "generation",
-    "steps",
-    "tokens",
-    "unique_tokens",
-    "parameters",
-    "attempts",
-    "eval_tokens",
-)
+PLACE = {"arm", "phase", "why", "lr", "seed", "trial", "generation", "run_id"}
+"""Columns of `runs` that stand in the plan; the result decides the others."""
 
 
 RunRow: TypeAlias = dict[str, Any]
 """A row of `RUNS` by column, plus `params`: the settings of a sweep's trial by dotted name."""
 
 
-class PlannedRun(NamedTuple):
-    """The place of a run in a study, or outside of any."""
-
-    run_id: str
-    arm: str
-    phase: str
-    why: str
-    lr: float | None
-    seed: int | None
-    trial: int | None = None
-    generation: int | None = None
-    params: Mapping[str, Any] = MappingProxyType({})
-
-    @classmethod
-    def of(cls, spec: RunSpec) -> "PlannedRun":
-        """Return the place that a line of runs.jsonl gives a run."""
-        params = spec.params or {}
-        lr = params.get("train.lr") if spec.lr is None else spec.lr
-        return cls(
-            run_id=spec.run_id,
-            arm=spec.arm,
-            phase=spec.phase,
-            why=spec.why,
-            lr=lr,
-            seed=spec.seed,
-            trial=spec.trial,
-            generation=spec.generation,
-            params=params,
-        )
-
-
-def run_rows(logs: RunLogs, planned: Iterable[PlannedRun]) -> list[RunRow]:
+def run_rows(logs: RunLogs, planned: Iterable[RunSpec]) -> list[RunRow]:
     """Return a row for each planned run."""
-    unique: dict[tuple[object, ...], PlannedRun] = {}
-    for run in planned:
-        unique.setdefault((run.arm, run.phase, run.why, run.run_id, run.trial), run)
-    return [_run_row(logs, run) for run in unique.values()]
+    unique: dict[tuple[object, ...], RunSpec] = {}
+    for spec in planned:
+        unique.setdefault((spec.arm, spec.phase, spec.why, spec.run_id, spec.trial), spec)
+    return [_run_row(logs, spec) for spec in unique.values()]
 
 
-def _run_row(logs: RunLogs, run: PlannedRun) -> RunRow:
-    row: RunRow = run._asdict()
-    result = logs.outcomes[run.run_id].result
+def _run_row(logs: RunLogs, spec: RunSpec) -> RunRow:
+    row: RunRow = spec.model_dump(include=PLACE)
+    row["params"] = spec.params or {}
+    if spec.lr is None:
+        row["lr"] = row["params"].get("train.lr")
+    result = logs.outcomes[spec.run_id].result
     if result is None:
-        outcome, reason = _unfinished(logs.store, run.run_id)
+        outcome, reason = _unfinished(logs.store, spec.run_id)
         return row | {"outcome": outcome, "reason": reason, "stalled": False, "ok": False}
     row |= {key: value for key, value in dict(result).items() if key in RUNS and key not in row}
     row["parameters"] = sum(result.parameters.values()) or None
@@ -190,18 +140,21 @@ def runs_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
     params = list(dict.fromkeys(name for row in rows for name in row["params"]))
     columns: dict[str, list[Any]] = {key: [row.get(key) for row in rows] for key in RUNS}
     columns |= {name: [row["params"].get(name) for row in rows] for name in params}
-    frame = pd.DataFrame(columns)
+    frame = with_number_types(pd.DataFrame(columns), RUNS)
     for key, meaning in RUNS.items():
-        if key in _INTEGERS:
-            frame[key] = pd.to_numeric(frame[key]).astype("Int64")
-        elif meaning.startswith("float"):
-            frame[key] = pd.to_numeric(frame[key]).astype("float64")
-        elif meaning.startswith("bool"):
+        if _dtype_word(meaning) == "bool":
             frame[key] = frame[key].astype(bool)
-        else:
+        elif _dtype_word(meaning) == "str":
             texts = [None if value is None else str(value) for value in columns[key]]
             frame[key] = pd.Series(texts, dtype="str")
     return frame
+
+
+def with_floats(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Return the table with these columns as floats; a column that it lacks is all NaN."""
+    nothing = pd.Series(index=frame.index, dtype="float64")
+    floats = {key: pd.to_numeric(frame.get(key, nothing)).astype("float64") for key in keys}
+    return frame.assign(**floats)
 
 
 def with_number_types(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Many studies side by side: one row per effect, with the regime it was measured in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,6 +9,7 @@ from andrea.analysis.chapters.common import corpus_words
 from andrea.analysis.load import Study
 from andrea.analysis.tables import summaries
 from andrea.analysis.tables.frames import with_number_types
+from andrea.store.verdict_rows import EffectRow, VerdictRow
 from andrea.text import numbers as text
 from andrea.verdict.paired import adjust_holm
 
@@ -48,6 +49,25 @@ BOARD = {
 
 WITHOUT_MEAN = ("invalid", "unstable", "pending")
 """Verdicts that are shown without a number."""
+
+
+class ShownVerdict(NamedTuple):
+    """What is shown of a verdict beside those of other studies."""
+
+    verdict: str | None = None
+    """None where nothing was judged."""
+    cause: str | None = None
+    exploratory: bool = False
+    level: float | None = None
+    """Of the interval."""
+    n: int | None = None
+    regret: float | None = None
+    note: str = ""
+    mean: float | None = None
+    """Nats; None, as low, high and p, where no number is shown."""
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
 
 
 def distinct_studies(studies: Sequence[Study]) -> tuple[list[Study], list[str]]:
@@ -97,12 +117,9 @@ def study_regime(study: Study) -> Regime:
     parameters = sum(baseline.parameters.values()) or None
     tokens = summaries.planned_tokens(baseline.config)
     corpus = corpus_words(study)
-    parts = [corpus]
-    if tokens:
-        parts.insert(0, f"{text.big(tokens)} tokens")
-    if parameters:
-        parts.insert(0, f"{text.big(parameters)} parameters")
-    words = ", ".join(filter(None, parts))
+    sizes = {"parameters": parameters, "tokens": tokens}
+    parts = [f"{text.big(number)} {unit}" for unit, number in sizes.items() if number]
+    words = ", ".join(filter(None, [*parts, corpus]))
     return Regime(parameters, tokens, corpus, study.resolved.fingerprint, words)
 
 
@@ -144,24 +161,25 @@ def _study_rows(study: Study) -> list[dict[str, Any]]:
         **study_regime(study)._asdict(),
     }
     rows = []
-    for row in study.verdicts.to_dict("records"):
-        if row["verdict"] == "baseline":
+    for row in study.judged:
+        if row.verdict == "baseline":
             continue
-        verdict = study.verdict.of(row["arm"])
-        early = verdict is not None and "exploratory" in verdict.tags
-        arm = {"kind": "arm", "arm": row["arm"], "effect": study.called(row["arm"])}
-        rows.append({**common, **arm, **_shown_numbers(row, early, str(row["note"]))})
-    early = study.verdict.exploratory
-    for row in study.effects[study.effects["kind"] == "main"].to_dict("records"):
-        others = text.listing([factor for factor in study.factors if factor != row["factor"]])
-        effect = {
+        verdict = shown_verdict(row, "exploratory" in row.tags, row.note)
+        arm = {"kind": "arm", "arm": row.arm, "effect": study.called(row.arm)}
+        rows.append({**common, **arm, **verdict._asdict()})
+    for effect in study.effect_rows:
+        if effect.kind != "main":
+            continue
+        verdict = shown_verdict(effect, study.verdict.exploratory, effect.reason)
+        others = text.listing([factor for factor in study.factors if factor != effect.factor])
+        main_effect = {
             "kind": "main effect",
             "arm": "",
-            "effect": row["step"],
-            "factor": row["factor"].rpartition(".")[2],
+            "effect": effect.step,
+            "factor": effect.factor.rpartition(".")[2],
             "against": f"the other level, on average over {others}",
         }
-        rows.append({**common, **effect, **_shown_numbers(row, early, str(row["reason"]))})
+        rows.append({**common, **main_effect, **verdict._asdict()})
     return rows
 
 
@@ -174,20 +192,19 @@ def verdict_words(rows: pd.DataFrame) -> list[str]:
     return words
 
 
-def _shown_numbers(row: Mapping[Any, Any], exploratory: bool, note: str) -> dict[str, Any]:
-    """Return what is shown of a verdict.
+def shown_verdict(row: VerdictRow | EffectRow, exploratory: bool, note: str = "") -> ShownVerdict:
+    """Return what is shown of a row of verdicts or effects.
 
     Invalid, unstable and exploratory ones have no number on a board: side by side with others it
     would be read as a result.
     """
-    columns = {key: row[key] for key in ("verdict", "cause", "level", "n", "regret")}
-    columns |= {key: row[key] for key in ("mean", "low", "high", "p")}
-    if exploratory or row["verdict"] in WITHOUT_MEAN:
-        columns |= dict.fromkeys(("mean", "low", "high", "p"))
+    verdict = ShownVerdict(row.verdict, row.cause, exploratory, row.level, row.n, row.regret, note)
     if exploratory:
         notes = ["exploratory: its number stands in its own report", *note.split("; ")]
-        note = "; ".join(dict.fromkeys(notes))
-    return {**columns, "exploratory": exploratory, "note": note}
+        return verdict._replace(note="; ".join(dict.fromkeys(notes)))
+    if row.verdict in WITHOUT_MEAN:
+        return verdict
+    return verdict._replace(mean=row.mean, low=row.low, high=row.high, p=row.p)
 
 
 def question_key(study: Study) -> tuple[Any, ...]:

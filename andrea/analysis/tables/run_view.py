@@ -11,6 +11,7 @@ import pandas as pd
 
 from andrea.analysis.tables import frames
 from andrea.analysis.tables.cache import RunLogs
+from andrea.config import dotted
 from andrea.errors import StudyError, UserError, did_you_mean, warn
 from andrea.records.base import Settings
 from andrea.records.run import Environment, RunResult, RunSettings, RunSpec
@@ -71,12 +72,14 @@ class RunView:
         reason, losses, …
         """
         if self.planned:
-            place = frames.PlannedRun.of(self.planned[0].spec)
+            spec = self.planned[0].spec
         else:
-            lr = (self.config.get("train") or {}).get("lr")
-            seed = self.config.get("seed")
-            place = frames.PlannedRun(self.run_id, "run", "train", "train", lr, seed)
-        return frames.run_rows(self._logs, [place])[0]
+            settings = dotted(self.config)
+            # Not validated: a damaged configuration has no seed.
+            place: Settings = {"lr": settings.get("train.lr"), "seed": settings.get("seed")}
+            place |= {"run_id": self.run_id, "arm": "run", "phase": "train", "why": "train"}
+            spec = RunSpec.model_construct(**place)
+        return frames.run_rows(self._logs, [spec])[0]
 
     @cached_property
     def _logs(self) -> RunLogs:

@@ -29,9 +29,8 @@ def sd_interval(sd: float, n: int, level: float = 0.95) -> tuple[float, float]:
     if n < 2:
         return float("nan"), float("nan")
     tail = (1 - level) / 2
-    return sd * float(np.sqrt((n - 1) / chdtri(n - 1, tail))), sd * float(
-        np.sqrt((n - 1) / chdtri(n - 1, 1 - tail))
-    )
+    low, high = (float(np.sqrt((n - 1) / chdtri(n - 1, p))) for p in (tail, 1 - tail))
+    return sd * low, sd * high
 
 
 def final_losses(study: Study) -> pd.DataFrame:
@@ -41,39 +40,45 @@ def final_losses(study: Study) -> pd.DataFrame:
     An arm of which a replicate diverged, stalled or is not there yet has no mean: it would be over
     the survivors.
     """
+    columns = ["mean", "low", "high", "sd", "sd_low", "sd_high", "bpb", "initial"]
+    replicates = study.replicates()
     rows = []
     for arm in study.arms:
-        replicates = study.replicates()
         runs = replicates[replicates["arm"] == arm]
         good = runs[runs["ok"]]
         row: dict[str, Any] = {"arm": arm, "n": len(good), "planned": len(runs)}
-        keys = ("mean", "low", "high", "sd", "sd_low", "sd_high", "bpb", "initial")
-        row |= dict.fromkeys(keys, np.nan)
-        if len(good) and len(good) == len(runs):
-            low, high = mean_interval(good["loss"])
-            sd = float(good["loss"].std(ddof=1)) if len(good) > 1 else np.nan
-            row |= {
-                "mean": good["loss"].mean(),
-                "low": low,
-                "high": high,
-                "sd": sd,
-                "bpb": good["bpb"].mean(),
-            }
-            row["sd_low"], row["sd_high"] = sd_interval(sd, len(good))
-            row["initial"] = good["initial_loss"].mean()
+        if 0 < len(good) == len(runs):
+            row |= _loss_statistics(good)
         rows.append(row)
-    return pd.DataFrame(rows, columns=["arm", "n", "planned", *keys] if rows else None)
+    return pd.DataFrame(rows, columns=["arm", "n", "planned", *columns])
+
+
+def _loss_statistics(runs: pd.DataFrame) -> dict[str, float]:
+    sd = float(runs["loss"].std(ddof=1)) if len(runs) > 1 else np.nan
+    low, high = mean_interval(runs["loss"])
+    sd_low, sd_high = sd_interval(sd, len(runs))
+    return {
+        "mean": runs["loss"].mean(),
+        "low": low,
+        "high": high,
+        "sd": sd,
+        "sd_low": sd_low,
+        "sd_high": sd_high,
+        "bpb": runs["bpb"].mean(),
+        "initial": runs["initial_loss"].mean(),
+    }
 
 
 def cost_table(study: Study) -> pd.DataFrame:
     """Return one row per arm: arm, parameters, flops_per_token, and over its finished replicates n,
     flops (whole training), seconds and tokens_per_s (mean and sd), peak_memory_bytes (largest).
     """
+    replicates = study.replicates()
+    completed = replicates[replicates["outcome"] == "completed"]
     rows = []
     for arm in study.arms:
         resolved = study.resolved_arm(arm)
-        runs = study.replicates()
-        runs = runs[(runs["arm"] == arm) & (runs["outcome"] == "completed")]
+        runs = completed[completed["arm"] == arm]
         rows.append(
             {
                 "arm": arm,
@@ -161,17 +166,11 @@ def settings_that_differ(study: Study) -> pd.DataFrame:
 
 def progress_table(study: Study) -> pd.DataFrame:
     """Return runs by arm and phase: arm, phase, planned, done, running, failed, missing."""
-    rows = []
-    for (arm, phase), runs in study.runs.groupby(["arm", "phase"], sort=False):
-        counts = runs["outcome"].value_counts()
-        row = {
-            "arm": arm,
-            "phase": phase,
-            "planned": len(runs),
-            "done": int((~runs["outcome"].isin(UNFINISHED)).sum()),
-        }
-        rows.append(row | {outcome: int(counts.get(outcome, 0)) for outcome in UNFINISHED})
-    return pd.DataFrame(rows, columns=["arm", "phase", "planned", "done", *UNFINISHED])
+    outcome = study.runs["outcome"]
+    counts = study.runs[["arm", "phase"]].assign(planned=1, done=~outcome.isin(UNFINISHED))
+    for unfinished in UNFINISHED:
+        counts[unfinished] = outcome == unfinished
+    return counts.groupby(["arm", "phase"], sort=False).sum().reset_index()
 
 
 def untrained_runs(study: Study) -> pd.DataFrame:
@@ -209,16 +208,16 @@ def sweep_trials(study: Study) -> pd.DataFrame:
     for trial, runs in study.trials.groupby("trial", sort=True):
         done = ~runs["outcome"].isin(UNFINISHED)
         bad = runs[~runs["ok"]]
-        shown = (bad if len(bad) else runs).iloc[0]
+        worst = (bad if len(bad) else runs).iloc[0]
         row = {
             "trial": trial,
-            "generation": shown["generation"],
+            "generation": worst["generation"],
             "n": int(done.sum()),
             "runs": len(runs),
         }
         row["loss"] = runs["score"].mean() if done.all() else np.nan
         row["ok"] = bool(runs["ok"].all())
-        row["outcome"] = "stalled" if shown["stalled"] else shown["outcome"]
+        row["outcome"] = "stalled" if worst["stalled"] else worst["outcome"]
         row["run_id"] = runs["run_id"].iloc[0]
         rows.append(row | {name: runs[name].iloc[0] for name in names})
     columns = ["trial", "generation", "n", "runs", "loss", "ok", "outcome", "run_id", *names]

@@ -7,14 +7,18 @@ is a row of a table, which says the same in numbers; the page has no script. Len
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from andrea.analysis.figures import theme
 from andrea.analysis.formats.render import SHIPPED, template_environment
 from andrea.analysis.trace import sentences as traces
 from andrea.text import numbers as text
 
+PathPart: TypeAlias = str | float
+"""A command of an SVG path, or a coordinate in pixels."""
 WIDTH, HEIGHT = 106, 60
 """Of the drawing of one sublayer."""
 TRUNK = 28
@@ -47,12 +51,10 @@ def render_page(traced: traces.Traced) -> str:
         row["drawing"]["forks"] = below["drawing"]["beside"]
         if below["drawing"]["beside"] and below["read"] == row["read"]:
             below["drawing"]["normed"] = False  # one norm, before the fork
-    made = template.render(
+    by_block = itertools.groupby(rows, key=itemgetter("block"))
+    rendered = template.render(
         traced=traced,
-        blocks=[
-            [row for row in rows if row["block"] == block]
-            for block in dict.fromkeys(r["block"] for r in rows)
-        ],
+        blocks=[list(block) for _, block in by_block],
         first=max(THIN, traced["start"]["after"] * unit),
         last=max(THIN, traced["stream"] * unit),
         mark={"norm": text.short(mark), "width": mark * unit},
@@ -63,7 +65,7 @@ def render_page(traced: traces.Traced) -> str:
         short=text.short,
         count=text.count,
     )
-    return made.lstrip()
+    return rendered.lstrip()
 
 
 def draw_sublayer(step: Mapping[str, Any], unit: float, moves: str = "") -> dict[str, Any]:
@@ -91,10 +93,10 @@ def draw_sublayer(step: Mapping[str, Any], unit: float, moves: str = "") -> dict
             _trunk_path(after, after, top, bottom, HEIGHT),
         ]
     else:
-        swells = (
-            (JOINS, HEIGHT - 4) if bar else (min(top, JOINS - SWELLS), max(bottom, JOINS + SWELLS))
-        )
-        stream = [_trunk_path(before, after, 0, swells[0], HEIGHT, swells[1])]
+        swell_top, swell_bottom = min(top, JOINS - SWELLS), max(bottom, JOINS + SWELLS)
+        if bar:
+            swell_top, swell_bottom = JOINS, HEIGHT - 4
+        stream = [_trunk_path(before, after, 0, swell_top, HEIGHT, swell_bottom)]
     widest = max(before, after)
     return {
         "stream": stream,
@@ -117,11 +119,9 @@ def cosine_color(cosine: float | None) -> str:
     if text.absent(cosine):
         return theme.css_color("band")
     assert cosine is not None
-    full = round(100 * min(1.0, abs(cosine) / VIVID))
-    return (
-        f"color-mix(in oklab, {theme.css_color('arm-1' if cosine > 0 else 'arm-2')} {full}%, "
-        f"{theme.css_color('band')})"
-    )
+    percent = round(100 * min(1.0, abs(cosine) / VIVID))
+    color, grey = theme.css_color("arm-1" if cosine > 0 else "arm-2"), theme.css_color("band")
+    return f"color-mix(in oklab, {color} {percent}%, {grey})"
 
 
 def _trunk_path(
@@ -132,33 +132,37 @@ def _trunk_path(
     """
     bottom = end if bottom is None else bottom
     middle = (top + bottom) / 2
-    left = [TRUNK - width / 2 for width in (before, after)]
-    right = [TRUNK + width / 2 for width in (before, after)]
-    return (
-        f"M{_number(left[0])} {_number(start)}V{_number(top)}"
-        f"C{_number(left[0])} {_number(middle)} {_number(left[1])} {_number(middle)} "
-        f"{_number(left[1])} "
-        f"{_number(bottom)}V{_number(end)}"
-        f"H{_number(right[1])}V{_number(bottom)}"
-        f"C{_number(right[1])} {_number(middle)} {_number(right[0])} {_number(middle)} "
-        f"{_number(right[0])} "
-        f"{_number(top)}V{_number(start)}Z"
-    )
+    left_before, left_after = TRUNK - before / 2, TRUNK - after / 2
+    right_before, right_after = TRUNK + before / 2, TRUNK + after / 2
+    left_side = [left_before, middle, left_after, middle, left_after, bottom]
+    right_side = [right_after, middle, right_before, middle, right_before, top]
+    down: list[PathPart] = ["M", left_before, start, "V", top, "C", *left_side, "V", end]
+    return _svg_path(*down, "H", right_after, "V", bottom, "C", *right_side, "V", start, "Z")
 
 
 def _branch_path(wide: float, inside: float) -> str:
-    """Return the path from the sublayer, where it is no wider than that, into the stream, whose edge
-    is `inside` from its middle.
+    """Return the path from the sublayer, where it is no wider than that, into the stream, whose
+    edge is `inside` from its middle.
     """
     narrow = min(wide, 14.0) / 2
     edge, turn = TRUNK + max(0.0, inside - 2), (TRUNK + BOX) / 2 + 8
     upper, lower = JOINS - wide / 2, JOINS + wide / 2
-    high, low = _number(BRANCHES - narrow), _number(BRANCHES + narrow)
-    return (
-        f"M{BOX} {high}C{_number(turn)} {high} {_number(turn)} {_number(upper)} {_number(edge)} "
-        f"{_number(upper)}"
-        f"V{_number(lower)}C{_number(turn)} {_number(lower)} {_number(turn)} {low} {BOX} {low}Z"
-    )
+    high, low = BRANCHES - narrow, BRANCHES + narrow
+    into_stream: list[PathPart] = [
+        "M",
+        BOX,
+        high,
+        "C",
+        turn,
+        high,
+        turn,
+        upper,
+        edge,
+        upper,
+        "V",
+        lower,
+    ]
+    return _svg_path(*into_stream, "C", turn, lower, turn, low, BOX, low, "Z")
 
 
 def _reading_path(before: float, beside: bool) -> str:
@@ -166,12 +170,11 @@ def _reading_path(before: float, beside: bool) -> str:
     the block's start.
     """
     middle = BOX + 9
+    into_box: list[PathPart] = [middle, 5, middle, 7, "V", BRANCHES - 9]
     if beside:
-        return (
-            f"M{WIDTH - 2} 0V3Q{WIDTH - 2} 5 {WIDTH - 4} 5H{middle + 2}Q{middle} 5 {middle} "
-            f"7V{BRANCHES - 9}"
-        )
-    return f"M{_number(TRUNK + before / 2)} 5H{middle - 2}Q{middle} 5 {middle} 7V{BRANCHES - 9}"
+        corner: list[PathPart] = ["M", WIDTH - 2, 0, "V", 3, "Q", WIDTH - 2, 5, WIDTH - 4, 5]
+        return _svg_path(*corner, "H", middle + 2, "Q", *into_box)
+    return _svg_path("M", TRUNK + before / 2, 5, "H", middle - 2, "Q", *into_box)
 
 
 def _round_down(value: float) -> float:
@@ -180,5 +183,9 @@ def _round_down(value: float) -> float:
     return max(step for step in (1.0, 2.0, 5.0) if step * power <= value * (1 + 1e-9)) * power
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+def _svg_path(*parts: PathPart) -> str:
+    """Return commands and coordinates as the data of a path, with two decimals at most."""
+    words = [
+        part if isinstance(part, str) else f"{part:.2f}".rstrip("0").rstrip(".") for part in parts
+    ]
+    return re.sub(r" ?([A-Z]) ?", r"\1", " ".join(words))

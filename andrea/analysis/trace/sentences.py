@@ -41,8 +41,7 @@ def summarize_trace(traced: Traced) -> str:
     if model["config"]["residual"] == "off":
         return (
             "There is no residual stream: every branch replaces what was there, and at the end the "
-            "cosine with the "
-            f"embedding is {format_cosine(traced['carried'])}."
+            f"cosine with the embedding is {format_cosine(traced['carried'])}."
         )
     return _summarize_fresh(steps) if model["fresh"] else _summarize_trained(steps)
 
@@ -53,36 +52,27 @@ def _summarize_fresh(steps: Sequence[Row]) -> str:
     changes = [step["change"] / step["before"] for step in steps if step["before"]]
     summary = f"Every branch adds less than {_next_percent(shares[most])} of the stream"
     if shares[most] >= NEAR:
+        sizes = (min(shares.values()), shares[most], median(shares.values()))
+        least, largest, middle = map(format_share, sizes)
         summary = (
-            "The blocks do not start as the identity: a branch adds "
-            f"{format_share(min(shares.values()))} "
-            "to "
-            f"{format_share(shares[most])} of the stream, half of them less than "
-            f"{format_share(median(shares.values()))}, "
-            f"the most {most}"
+            f"The blocks do not start as the identity: a branch adds {least} to {largest} of the "
+            f"stream, half of them less than {middle}, the most {most}"
         )
     elif max(changes, default=0.0) < NEAR:
         return f"{summary}: the blocks start near the identity."
-    moved = (
-        f"; the norms on the stream make {format_share(_total(steps, 'moved_share'))} of its way"
-        if _norms_move_stream(steps)
-        else ""
-    )
-    return f"{summary}{moved}."
+    if _norms_move_stream(steps):
+        share = format_share(_total(steps, "moved_share"))
+        summary += f"; the norms on the stream make {share} of its way"
+    return f"{summary}."
 
 
 def _summarize_trained(steps: Sequence[Row]) -> str:
-    kinds = dict.fromkeys(step["sublayer"] for step in steps)
-    parts = [
-        f"{SUBJECTS[kind]} "
-        f"{format_share(_total([s for s in steps if s['sublayer'] == kind], 'share'))}"
-        for kind in kinds
-    ]
-    parts += (
-        [f"norms on the stream {format_share(_total(steps, 'moved_share'))}"]
-        if _norms_move_stream(steps)
-        else []
-    )
+    parts = []
+    for kind in dict.fromkeys(step["sublayer"] for step in steps):
+        of_kind = [step for step in steps if step["sublayer"] == kind]
+        parts.append(f"{SUBJECTS[kind]} {format_share(_total(of_kind, 'share'))}")
+    if _norms_move_stream(steps):
+        parts.append(f"norms on the stream {format_share(_total(steps, 'moved_share'))}")
     best = sorted(steps, key=lambda step: -(step["share"] or 0.0))[:3]
     most = listing([f"{step_name(step)} ({format_share(step['share'])})" for step in best])
     return (
