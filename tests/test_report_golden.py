@@ -207,6 +207,13 @@ def test_stability_sensitivity_and_documents(golden: Golden, folder: Path, page:
     assert mean == pytest.approx(golden.documents("narrow")["mean"], rel=1e-9)
 
 
+def test_scripts_that_read_the_files_find_the_columns_where_they_were(folder: Path) -> None:
+    columns = {path.stem: list(pd.read_csv(path, nrows=0)) for path in folder.glob("*.csv")}
+    lines = (STORE.parent / "columns.txt").read_text(encoding="utf-8").splitlines()
+    known = dict(line.split(": ") for line in lines)
+    assert {name: ",".join(listed) for name, listed in columns.items()} == known
+
+
 def test_every_run_of_the_store_is_in_the_report(golden: Golden, folder: Path, page: Page) -> None:
     listed = pd.read_csv(folder / "runs.csv")
     assert sorted(listed["run_id"]) == sorted(run["run_id"] for run in golden.runs)

@@ -2,6 +2,7 @@
 controller.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ import study_fakes as fakes
 from study_fakes import make_study, misbehave, outcome, trainings
 from waiting import PATIENT_S, wait_until
 
-from andrea.errors import UserError
+import andrea
+from andrea.errors import StudyError, UserError
 from andrea.execution.executors import InlineExecutor, classify
 from andrea.execution.local import LocalExecutor, visible_devices
 from andrea.execution.make import make_executor
 from andrea.records.events import Observer
+from andrea.store import interpreters
+from andrea.store.interpreters import ParentCode
 from andrea.study.controller import run_study
 from andrea.study.plan.frozen import FrozenStudy
 
@@ -254,3 +258,50 @@ def _lives(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.fixture
+def hostile_folder(tmp_path):
+    """A folder in which every module that somebody might import ends whoever imports it."""
+    folder = tmp_path / "hostile"
+    for name in ("random", "queue", "token", "yaml", "signal", "andrea/__init__"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('raise SystemExit("imported from the working folder")\n')
+    return folder
+
+
+def test_workers_import_nothing_from_the_working_folder(tmp_path, hostile_folder):
+    folder, store = make_study(tmp_path, arms=("gelu_tanh", "relu"), seeds=2)
+    command = [sys.executable, fakes.__file__, str(store.root), folder.path.name, "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(andrea.__file__).parents[1])}
+    ended = subprocess.run(
+        command, cwd=hostile_folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert folder.load_verdict().complete
+
+
+def test_a_worker_of_other_code_trains_nothing(tmp_path, monkeypatch):
+    folder, store = make_study(tmp_path)
+    changed = {**interpreters._package_manifest(), "execution/worker.py": "another"}
+    monkeypatch.setattr(interpreters, "_package_manifest", lambda: changed)
+    executor = LocalExecutor(1, run=fakes.RUN, preload=fakes.PRELOAD)
+    with pytest.raises(
+        StudyError, match=r"execution/worker\.py has changed since the command began"
+    ):
+        run_study(folder, store, executor)
+    assert trainings(tmp_path) == []
+    elsewhere = ParentCode(tmp_path, {}, {})
+    assert str(tmp_path) in elsewhere.enter_child()
+
+
+def test_a_child_has_the_parents_search_path_and_the_users_variables(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "relative", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.chdir(tmp_path)
+    paths = interpreters.import_variables()["PYTHONPATH"].split(os.pathsep)
+    assert paths[:2] == [str(tmp_path), str(tmp_path / "relative")], "no working folder"
+    with interpreters.same_imports():
+        assert os.environ["PYTHONSAFEPATH"] == "1" and os.environ["PYTHONPATH"] != "mine"
+    assert os.environ["PYTHONPATH"] == "mine" and "PYTHONSAFEPATH" not in os.environ

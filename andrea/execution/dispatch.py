@@ -73,7 +73,7 @@ class Dispatcher:
             upcoming: runs to start in idle slots; they are not waited for.
 
         Raises:
-            StudyError: the disk is full.
+            StudyError: the disk is full, or andrea's own files have changed meanwhile.
         """
         self._batch = Batch()
         self._wanted = {run.run_id: run for run in reversed(runs)}
@@ -181,6 +181,11 @@ class Dispatcher:
             self._tries[run_id] -= 1
             self._elsewhere.append(run_id)
             return
+        if end.outcome == "code":
+            raise StudyError(
+                f"{end.reason}; nothing is trained by other code than the command's own: give the "
+                "same command again"
+            )
         if end.outcome == "disk" or shutil.disk_usage(self._store.root).free < MIN_FREE_BYTES:
             raise StudyError(disk_message(self._store.root, end.reason))
         self._handle_failure(end.job.run, end.reason or "ended without a result")

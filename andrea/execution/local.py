@@ -16,6 +16,7 @@ from andrea.errors import StudyError, UserError, disk_full, reason
 from andrea.execution.executors import TRAINING
 from andrea.execution.worker import work
 from andrea.records.job import Job, JobEnd, JobOutcome
+from andrea.store.interpreters import ParentCode, same_imports
 from andrea.store.processes import start_time, used_s
 
 PRELOAD = ("torch", "andrea.training.job", "andrea.execution.worker")
@@ -76,6 +77,7 @@ class LocalExecutor:
         self._devices, self._hung_s, self._run = devices or [], hung_s, run
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
+        self._code = ParentCode.of_this_process()
         self._children: list[_Child] = []
         self._last_check = time.monotonic()
 
@@ -99,10 +101,12 @@ class LocalExecutor:
             receive, send = self._context.Pipe(duplex=False)
             name = f"run-{job.run.run_id[:8]}"
             process = self._context.Process(
-                target=work, args=(job, self._run, device, send), name=name
+                target=work, args=(job, self._run, device, send, self._code), name=name
             )
             try:
-                process.start()
+                # The first job starts the fork server, whose imports all workers share.
+                with same_imports():
+                    process.start()
                 return process, receive
             except (EOFError, OSError) as error:
                 receive.close()

@@ -11,15 +11,22 @@ from pathlib import Path
 
 from andrea.execution.executors import classify, perform
 from andrea.records.job import Job
+from andrea.store.interpreters import ParentCode
 
 
 def work(
-    job: Job, run: str, device: str | None, report: "connection.Connection[object, object]"
+    job: Job,
+    run: str,
+    device: str | None,
+    report: "connection.Connection[object, object]",
+    code: ParentCode,
 ) -> None:
     """Do the job, send `(outcome, reason)`, exit. Whoever gets no message learns the rest from the
     exit code.
 
-    `device` is what CUDA_VISIBLE_DEVICES becomes, before anything touches CUDA; None leaves it.
+    Args:
+        device: becomes CUDA_VISIBLE_DEVICES, before anything touches CUDA; None leaves it.
+        code: of the controller; this process must run the same.
     """
     _leave_the_terminal()
     threading.Thread(target=_die_with_the_controller, daemon=True, name="watch-controller").start()
@@ -27,7 +34,8 @@ def work(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     try:
         _redirect(Path(job.run.log))
-        outcome, reason = perform(job, run)
+        other_code = code.enter_child()
+        outcome, reason = ("code", other_code) if other_code else perform(job, run)
     except BaseException as error:
         outcome, reason = classify(error)
         # A full disk may refuse the log as well; the message through the pipe still arrives.

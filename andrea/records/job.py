@@ -7,7 +7,7 @@ from andrea.records.base import Settings
 
 Layout = Literal["solo"]
 """How the runs of a job share a program: `solo` trains one run."""
-JobOutcome = Literal["done", "failed", "busy", "disk", "killed"]
+JobOutcome = Literal["done", "failed", "busy", "disk", "code", "killed"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class JobEnd:
     """How a job ended.
 
     `done`: the store has the results. `failed`: exception, crash, timeout. `busy`: another process
-    holds the run. `disk`: the disk is full. `killed`: cancelled by us. Only `failed` counts as a
-    try.
+    holds the run. `disk`: the disk is full. `code`: the worker would run other code than the
+    controller. `killed`: cancelled by us. Only `failed` counts as a try.
     """
 
     job: Job

@@ -160,14 +160,6 @@ class RunStore:
         """Return the versions, git state and device that trained a run."""
         return self._load(Environment, run_id, "env.json")
 
-    def result(self, run_id: str) -> dict[str, Any] | None:
-        self.load_result(run_id)  # for its warning
-        return _read_result(self.folder(run_id))
-
-    def env(self, run_id: str) -> dict[str, Any] | None:
-        loaded = self.load_environment(run_id)
-        return loaded.to_json() if loaded else None
-
     def _load(self, record: type[RecordT], run_id: str, name: str) -> RecordT | None:
         current = self.current(run_id)
         if current is None:

@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from andrea.errors import StudyError, UserError
 from andrea.records.events import Observer
 from andrea.records.run import MetricRecord, RunResult, RunSpec
+from andrea.store.interpreters import import_variables
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.text.numbers import plural
@@ -39,8 +39,6 @@ SAY_S = 5.0
 """Seconds that the user waits then before a line says for what."""
 LISTEN_S = 0.25
 """Seconds between two looks at what the mirror's process says, while its end is waited for."""
-PACKAGES = Path(__file__).resolve().parents[2]
-"""The folder that `andrea` is imported from."""
 
 
 def _say_on_stderr(line: str) -> None:
@@ -91,15 +89,6 @@ def sync(
         parts = plural(len(writer.failed_runs), "part")
         raise StudyError(f"{parts} of {subject.path.name} could not be mirrored to W&B")
     return written
-
-
-def _child_environment() -> dict[str, str]:
-    """Return the environment in which the mirror's process finds andrea where this one did: a
-    checkout need not be installed.
-    """
-    path = [] if PACKAGES.name in ("site-packages", "dist-packages") else [str(PACKAGES)]
-    path += filter(None, [os.environ.get("PYTHONPATH")])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "WANDB_ERROR_REPORTING": "false"}
 
 
 class Mirror(Observer):
@@ -221,7 +210,7 @@ class Mirror(Observer):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                env=_child_environment(),
+                env={**os.environ, **import_variables(), "WANDB_ERROR_REPORTING": "false"},
                 # Ctrl-C is the controller's to handle.
                 start_new_session=True,
             )

@@ -124,13 +124,15 @@ def _row(study: Study, key: str, outcome: ControlOutcome | None) -> dict[str, An
             reason = f"{ended} of {text.plural(len(runs), 'run')} {are} done"
         row |= dict.fromkeys(("mean", "low", "high", "n", "p"))
         return row | {"outcome": "missing", "reason": reason, "meaning": "nothing is known yet"}
-    row["outcome"] = OUTCOMES[outcome.ok]
-    row |= {"reason": outcome.reason, "meaning": MEANING[key, outcome.ok], "p": outcome.p}
-    row["low"], row["high"] = outcome.interval or (None, None)
-    if key != "repeat":
-        return row | {"mean": outcome.mean, "n": outcome.n}
-    is_known = outcome.difference is not None
-    return row | {"mean": outcome.difference, "n": 1 if is_known else None}
+    low, high = outcome.interval or (None, None)
+    mean = outcome.mean
+    n: int | None = outcome.n
+    if key == "repeat":
+        mean = outcome.difference
+        n = None if mean is None else 1
+    row |= {"outcome": OUTCOMES[outcome.ok], "reason": outcome.reason}
+    row |= {"meaning": MEANING[key, outcome.ok]}
+    return row | {"mean": mean, "low": low, "high": high, "n": n, "p": outcome.p}
 
 
 def failed_callouts(study: Study) -> list[Item]:

@@ -138,14 +138,12 @@ def paired_differences(
     replicates["outcome"] = replicates["outcome"].where(~replicates["stalled"], "stalled")
     ends = replicates[["arm", "seed", "loss", "outcome", "ok"]]
     base = ends[ends["arm"] == baseline].drop(columns="arm").add_prefix("baseline_")
-    parts = []
-    for arm in arms:
-        of_arm = ends[ends["arm"] == arm]
-        if arm == baseline or of_arm.empty:
-            continue
-        pairs = of_arm.merge(base, left_on="seed", right_on="baseline_seed", how="left")
-        # A baseline that is missing is not ok.
-        pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)
-        pairs["difference"] = pairs["loss"] - pairs["baseline_loss"]
-        parts.append(pairs.sort_values("seed")[list(DIFFERENCES)])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(DIFFERENCES))
+    of_arms = ends[ends["arm"].isin(set(arms) - {baseline})]
+    if of_arms.empty:
+        return pd.DataFrame(columns=list(DIFFERENCES))
+    pairs = of_arms.merge(base, left_on="seed", right_on="baseline_seed", how="left")
+    # A baseline that is missing is not ok.
+    pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)
+    pairs["difference"] = pairs["loss"] - pairs["baseline_loss"]
+    pairs["place"] = pairs["arm"].map(list(arms).index)
+    return pairs.sort_values(["place", "seed"], ignore_index=True)[list(DIFFERENCES)]

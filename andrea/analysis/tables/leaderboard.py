@@ -117,12 +117,9 @@ def study_regime(study: Study) -> Regime:
     parameters = sum(baseline.parameters.values()) or None
     tokens = summaries.planned_tokens(baseline.config)
     corpus = corpus_words(study)
-    parts = [corpus]
-    if tokens:
-        parts.insert(0, f"{text.big(tokens)} tokens")
-    if parameters:
-        parts.insert(0, f"{text.big(parameters)} parameters")
-    words = ", ".join(filter(None, parts))
+    sizes = {"parameters": parameters, "tokens": tokens}
+    parts = [f"{text.big(number)} {unit}" for unit, number in sizes.items() if number]
+    words = ", ".join(filter(None, [*parts, corpus]))
     return Regime(parameters, tokens, corpus, study.resolved.fingerprint, words)
 
 
