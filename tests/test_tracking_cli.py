@@ -224,14 +224,14 @@ def test_a_key_is_found_where_wandb_finds_it(
         monkeypatch.setenv("WANDB_BASE_URL", server)
     (tmp_path / ".netrc").write_text(netrc.replace("KEY", "k" * 40))
     assert (read_netrc_auth(host=server or "https://api.wandb.ai") is not None) == found
-    [row] = doctor.check_wandb()
+    row = doctor.check_wandb()
     assert row.state == ("ok" if found else "note")
     (tmp_path / ".netrc").unlink()
     (tmp_path / "settings").write_text(f"[default]\napi_key = {'k' * 40}\n")
-    assert doctor.check_wandb()[0].state == "ok"
+    assert doctor.check_wandb().state == "ok"
     (tmp_path / "settings").unlink()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert doctor.check_wandb()[0].state == "ok"
+    assert doctor.check_wandb().state == "ok"
 
 
 def test_without_a_key_it_is_said_before_anything_is_trained_or_sent(

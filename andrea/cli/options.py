@@ -124,25 +124,11 @@ Equal = Annotated[
 DryRun = Annotated[
     bool, option("--dry-run", "Print what would run and how long it takes; start nothing.")
 ]
+QUESTION_HELP = "A name from `andrea list`, or a YAML file."
 AblationName = Annotated[
-    str,
-    argument(
-        "NAME",
-        "A name from `andrea list`, or a YAML file.",
-        autocompletion=completion.ablation_names,
-    ),
+    str, argument("NAME", QUESTION_HELP, autocompletion=completion.ablation_names)
 ]
-SweepName = Annotated[
-    str,
-    argument(
-        "NAME", "A name from `andrea list`, or a YAML file.", autocompletion=completion.sweep_names
-    ),
-]
-Study = Annotated[
-    str,
-    argument(
-        "STUDY",
-        "Folder name of a study, or its bare name: the latest.",
-        autocompletion=completion.study_names,
-    ),
-]
+SweepName = Annotated[str, argument("NAME", QUESTION_HELP, autocompletion=completion.sweep_names)]
+STUDY_HELP = "Folder name of a study, or its bare name: the latest."
+STUDY = argument("STUDY", STUDY_HELP, autocompletion=completion.study_names)
+Study = Annotated[str, STUDY]

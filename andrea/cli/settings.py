@@ -1,7 +1,7 @@
 """Validated configurations from `--preset`, `--set` and `--variants`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from andrea.errors import UserError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from andrea.config import RunConfig
+    from andrea.model.config import ModelConfig
 
 
 def load_variants(script: Path | None) -> None:
@@ -29,6 +30,20 @@ def load_variants(script: Path | None) -> None:
             "ablations/mine.yaml"
         )
     load_user_variants(script)
+
+
+def rehearse_variants(models: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
+    """Try a user's own variants in models, which an error calls by these names.
+
+    Raises:
+        UserError: a model cannot be counted or built, or its count is wrong.
+    """
+    if variants is None:
+        return
+    from andrea.training.rehearsal import rehearse
+
+    for name, config in models.items():
+        rehearse(config, name)
 
 
 def require_preset(name: str, where: str = "--preset: ") -> str:

@@ -226,9 +226,6 @@ class StudyFolder:
         """Write best.json."""
         self.write("best.json", best.to_json())
 
-    def runs(self) -> list[dict[str, Any]]:
-        return read_lines(self.path / "runs.jsonl", RUN_FIELDS)
-
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Be the one controller of this study.

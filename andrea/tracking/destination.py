@@ -48,6 +48,12 @@ class Destination:
         server = _named_server() if self.mode == "online" else "files"
         return "/".join([server, self.entity, self.project])
 
+    @property
+    def address(self) -> str:
+        """The project for people, with its entity and server: `team/andrea at https://…`."""
+        project = "/".join(filter(None, [self.entity, self.project]))
+        return f"{project} at {server_url()}" if self.mode == "online" else project
+
 
 class LastDestination(Record):
     """wandb/destination.json: where a study was mirrored to last."""

@@ -99,7 +99,7 @@ class RunLogs:
         return outcomes
 
     def tables(
-        self, table: str, columns: Sequence[str], run_ids: Collection[str], where: Filters
+        self, table: str, columns: Sequence[str], run_ids: Collection[str], filters: Filters
     ) -> dict[str, pa.Table]:
         """Return rows of `curves`, `layers` or `documents` by run, in the order of the plan.
 
@@ -107,17 +107,17 @@ class RunLogs:
             table: its name.
             columns: of `parsing.SCHEMAS`.
             run_ids: the runs that are wanted.
-            where: column of text → values that are wanted.
+            filters: column of text → values that are wanted.
         """
         selected = [run_id for run_id in self.run_ids if run_id in run_ids]
-        cached = self._cached_tables(table, columns, selected, where)
+        cached = self._cached_tables(table, columns, selected, filters)
         tables = {}
         for run_id in selected:
             if run_id in cached:
                 tables[run_id] = cached[run_id]
             else:
                 rows = self._parse_run(table, run_id).tables[table]
-                rows = rows.filter(pa.array(filter_mask(rows, where)))
+                rows = rows.filter(pa.array(filter_mask(rows, filters)))
                 tables[run_id] = rows.select(list(columns))
         return tables
 
@@ -130,7 +130,7 @@ class RunLogs:
         return Path(self._temporary.name)
 
     def _cached_tables(
-        self, table: str, columns: Sequence[str], run_ids: Sequence[str], where: Filters
+        self, table: str, columns: Sequence[str], run_ids: Sequence[str], filters: Filters
     ) -> dict[str, pa.Table]:
         """Return what the cache holds of these runs, after bringing it up to date."""
         if not self.states:
@@ -143,7 +143,7 @@ class RunLogs:
             for run_id in run_ids
             if run_id in self.states and file.holds(run_id, self.states[run_id])
         ]
-        return file.read(held, columns, where)
+        return file.read(held, columns, filters)
 
     def _current_file(self, table: str) -> ColumnFile | None:
         """Return the table's file, up to date; None where it can be written nowhere."""

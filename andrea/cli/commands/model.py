@@ -1,14 +1,18 @@
 """`andrea model`: what a model holds and costs, without building it."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from andrea.cli import completion
 from andrea.cli.options import Debug, Json, Settings, Variants, argument, examples, option
-from andrea.cli.settings import build_run_config, load_variants, require_model_settings
+from andrea.cli.settings import (
+    build_run_config,
+    load_variants,
+    rehearse_variants,
+    require_model_settings,
+)
 from andrea.cli.show.output import print_json, size, table
 from andrea.errors import UserError
 from andrea.text.numbers import big, relative
@@ -73,7 +77,7 @@ def show(
 
     load_variants(variants)
     cfg = parse_model(preset, settings or [])
-    rehearse_variants({preset: cfg}, variants)
+    rehearse_variants({preset: one_block(cfg)}, variants)
     summary = describe(cfg, batch, preset, optimizer)
     print_json(summary.to_json()) if as_json else typer.echo(summary_as_text(summary))
 
@@ -108,7 +112,7 @@ def compare(
     if twice := [model for model in dict.fromkeys(models) if models.count(model) > 1]:
         raise UserError(f"{', '.join(twice)}: named twice; name each model once")
     cfgs = {model: parse_model(model, settings or []) for model in models}
-    rehearse_variants(cfgs, variants)
+    rehearse_variants({model: one_block(cfg) for model, cfg in cfgs.items()}, variants)
     compared = compare_models(cfgs)
     matched = match_models(cfgs, match, by or "mlp_width") if match else []
     entries = {
@@ -133,15 +137,13 @@ def comparison_as_json(
     """Return one object per model; with `--match` each says what it would be solved for, the first
     null.
     """
-    rows = [model.to_json() for model in compared]
+    rows = {model.name: model.to_json() for model in compared}
     if matched:
-        solved: dict[str, dict[str, object]] = {}
-        for model in matched:
-            copied = {"entry": entries[model.name]} if model.name in entries else {}
-            solved[model.name] = model.to_json() | copied
-        for row in rows:
-            row["match"] = solved.get(str(row["name"]))
-    return rows
+        rows[compared[0].name]["match"] = None
+    for model in matched:
+        copied = {"entry": entries[model.name]} if model.name in entries else {}
+        rows[model.name]["match"] = model.to_json() | copied
+    return list(rows.values())
 
 
 def parse_model(model: str, settings: Sequence[str]) -> "ModelConfig":
@@ -191,18 +193,9 @@ def entry_to_copy(model: str, settings: Sequence[str], fitted: "Fitted") -> str:
     return f"{preset}:{','.join(settings_of_name)}"
 
 
-def rehearse_variants(cfgs: Mapping[str, "ModelConfig"], variants: Path | None) -> None:
-    """Try a user's own variants in one block of every model.
-
-    Raises:
-        UserError: a model cannot be counted or built, or its count is wrong.
-    """
-    if variants is None:
-        return
-    from andrea.training.rehearsal import rehearse
-
-    for name, cfg in cfgs.items():
-        rehearse(cfg.model_copy(update={"n_layer": 1}), name)
+def one_block(cfg: "ModelConfig") -> "ModelConfig":
+    """Return the model with one block: enough to try a user's own variants."""
+    return cfg.model_copy(update={"n_layer": 1})
 
 
 def summary_as_text(summary: "ModelSummary") -> str:

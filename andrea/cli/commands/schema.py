@@ -20,15 +20,10 @@ def schema(
     debug: Debug = False,
 ) -> None:
     """Print the JSON schema of an ablation, a sweep, or the settings of a run."""
-    if what == "ablation":
-        from andrea.study.question.ablation import Ablation
+    from andrea.config import RunConfig
+    from andrea.study.question.ablation import Ablation
+    from andrea.study.question.sweep import Sweep
 
-        print_json(Ablation.json_schema())
-    elif what == "sweep":
-        from andrea.study.question.sweep import Sweep
-
-        print_json(Sweep.json_schema())
-    else:
-        from andrea.config import RunConfig
-
-        print_json(RunConfig.model_json_schema())
+    makers = {"ablation": Ablation.json_schema, "sweep": Sweep.json_schema}
+    make_schema = makers.get(what, RunConfig.model_json_schema)
+    print_json(make_schema())

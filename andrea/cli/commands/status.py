@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from andrea.cli import completion
-from andrea.cli.options import DEFAULT_RUNS, Debug, Json, Runs, argument, examples
+from andrea.cli.options import DEFAULT_RUNS, STUDY, Debug, Json, Runs, examples
 from andrea.cli.show.output import parameter, print_json, table
 from andrea.errors import StudyError, warn
 from andrea.text.numbers import count, judged, loss
@@ -36,14 +35,7 @@ SINGLE_RUN_COLUMNS = ("single run", "outcome", "loss", "tokens", "finished (UTC)
 
 
 def status(
-    study: Annotated[
-        str | None,
-        argument(
-            "STUDY",
-            "Folder name of a study, or its bare name: the latest.",
-            autocompletion=completion.study_names,
-        ),
-    ] = None,
+    study: Annotated[str | None, STUDY] = None,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
     debug: Debug = False,
@@ -232,10 +224,9 @@ def _add_result(state: StudyState, run: "RunSpec", result: "RunResult") -> None:
     state.done += 1
     state.stalled += result.stalled
     state.diverged += result.outcome == "diverged"
-    if result.stalled:
-        state.not_completed.append((run, "stalled"))
-    elif result.outcome != "completed":
-        state.not_completed.append((run, result.outcome))
+    ending = "stalled" if result.stalled else result.outcome
+    if ending != "completed":
+        state.not_completed.append((run, ending))
 
 
 def _phase(folder: "StudyFolder", runs: "Sequence[RunSpec]", live: bool) -> str:

@@ -113,15 +113,10 @@ def find_subject(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
 
     store = open_store(runs)
     is_hexadecimal = set(name) <= set("0123456789abcdef")
-    if len(name) >= 6 and is_hexadecimal:
-        ids = store.ids(name)
-        if len(ids) > 1:
-            raise UserError(
-                f"{len(ids)} runs in {store.root} begin with {name}: give more of the id"
-            )
-        if ids:
-            return store, SingleRun(store, ids[0])
-    return open_study(runs, name)
+    ids = store.ids(name) if len(name) >= 6 and is_hexadecimal else []
+    if len(ids) > 1:
+        raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
+    return (store, SingleRun(store, ids[0])) if ids else open_study(runs, name)
 
 
 def write_missing_report(store: "RunStore", subject: "Subject") -> None:
@@ -183,15 +178,9 @@ def plan_sync(
 
 def plan_as_text(plan: SyncPlan) -> str:
     """Return the number of runs, the project, the panels of the dashboard, and the runs."""
-    from andrea.tracking.destination import server_url
-
-    destination = plan.destination
-    online = destination.mode == "online"
-    project = "/".join(filter(None, [destination.entity, destination.project]))
-    runs = plural(len(plan.runs), "run")
-    head = f"{runs} would be written ({destination.mode}) to project {project}"
-    lines = [f"{head} at {server_url()}" if online else head]
-    if plan.workspace is not None and online:
+    runs, mode = plural(len(plan.runs), "run"), plan.destination.mode
+    lines = [f"{runs} would be written ({mode}) to project {plan.destination.address}"]
+    if plan.workspace is not None and mode == "online":
         sections = plan.workspace["spec"]["section"]["panelBankConfig"]["sections"]
         panels = ", ".join(
             f"{section['name']} ({plural(len(section['panels']), 'panel')})" for section in sections

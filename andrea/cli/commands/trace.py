@@ -10,7 +10,12 @@ import typer
 
 from andrea.analysis.trace import sentences
 from andrea.cli import options as opt
-from andrea.cli.settings import build_run_config, load_variants, require_model_settings
+from andrea.cli.settings import (
+    build_run_config,
+    load_variants,
+    rehearse_variants,
+    require_model_settings,
+)
 from andrea.cli.show.output import (
     print_json,
     require_writable_file,
@@ -140,10 +145,7 @@ def build_subject(
             f"model.vocab_size {config.model.vocab_size}: the text is read as bytes, and there are "
             f"{BYTES}"
         )
-    if variants is not None:
-        from andrea.training.rehearsal import rehearse
-
-        rehearse(config.model, "--variants")
+    rehearse_variants({"--variants": config.model}, variants)
     require_room(config.model)
     model = build_model(config.model, config.seeds.init)
     name, seed = f"{preset}, fresh, seed {config.seeds.init}", config.seeds.init

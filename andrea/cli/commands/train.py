@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from andrea.cli import options as opt
-from andrea.cli.settings import build_run_config, load_variants
+from andrea.cli.settings import build_run_config, load_variants, rehearse_variants
 from andrea.cli.show.output import print_json, size, stdout_kept_for_json, table
 from andrea.errors import StudyError, reason
 from andrea.text.numbers import NOTHING, big, number, seconds, short
@@ -81,10 +81,7 @@ def train(
         load_variants(variants)
         overrides = merge_overrides(settings or [], tokens, seed)
         config = build_run_config(preset, overrides, seed=seed)
-        if variants is not None:
-            from andrea.training.rehearsal import rehearse
-
-            rehearse(config.model, "--variants")
+        rehearse_variants({"--variants": config.model}, variants)
         with starting_store(runs) as store:
             run = prepare_run(config, store, device)
         result = earlier = store.load_result(run.run_id)

@@ -6,13 +6,13 @@ from pathlib import Path
 from andrea.catalogue import find_file
 from andrea.cli.show.output import table
 from andrea.cli.show.trials import best_as_json, trials_as_json, trials_as_text
-from andrea.cli.show.verdict_table import effect_table, verdict_table
+from andrea.cli.show.verdict_table import contrast_cells, effect_table, verdict_table
 from andrea.errors import warn
-from andrea.records.verdict import ArmVerdict, ControlOutcomes, EqualCost, StudyVerdict
+from andrea.records.verdict import ControlOutcomes, StudyVerdict
 from andrea.store.files import read_mapping
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
-from andrea.text.numbers import NOTHING, confirmed, count, interval, judged, percent, signed
+from andrea.text.numbers import NOTHING, confirmed, count, percent, signed
 from andrea.verdict.tokens_saved import TokensSaved
 
 COLUMNS = ("arm", "verdict", "difference", "interval", "n", "lr")
@@ -186,21 +186,10 @@ def equal_cost_lines(verdict: StudyVerdict, labels: Mapping[str, str]) -> list[s
             if cost.verdict is None:
                 notes.append((label, f"at equal {budget} n/a: {cost.na}"))
             else:
-                rows.append(equal_cost_row(f"{label} at equal {budget}", cost, cost.verdict))
+                cells = contrast_cells(cost.verdict).values()
+                rows.append([f"{label} at equal {budget}", *cells, count(cost.tokens)])
     lines = ["", table(rows, EQUAL_COST_COLUMNS, right=(2, 4, 5))] if rows else []
     return [*lines, *(["", *lines_by_note(notes)] if notes else [])]
-
-
-def equal_cost_row(name: str, cost: EqualCost, verdict: ArmVerdict) -> list[str]:
-    """Return the cells of an arm that was trained at equal cost."""
-    return [
-        name,
-        judged(verdict.verdict, verdict.cause),
-        signed(verdict.mean),
-        interval(verdict.low, verdict.high),
-        str(verdict.n),
-        count(cost.tokens),
-    ]
 
 
 def lines_by_note(notes: Iterable[tuple[str, str]]) -> list[str]:
