@@ -298,12 +298,7 @@ def draw_losses(study: Study) -> list[Item]:
                 "seed is as logged."
             )
         logged, drawn = trained["tokens"].nunique(), curves.thin_curves(trained)["tokens"].nunique()
-        drawn_note = (
-            f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have "
-            "all."
-            if drawn < logged
-            else ""
-        )
+        drawn_note = text.selection_note(drawn, logged, "logged steps")
         caption = (
             f"Training loss, mean of the batches since the last logged step ({band})."
             f"{smoothing_note}{drawn_note}"

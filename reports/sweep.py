@@ -6,7 +6,6 @@ returns a `Report`. Losses are in nats per token on the tune part.
 """
 
 import json
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -29,6 +28,7 @@ from andrea.analysis.report import (
     Section,
     Table,
     Text,
+    intervals,
     numbers,
 )
 from andrea.analysis.tables import summaries
@@ -205,7 +205,7 @@ def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | N
     columns = [
         Column("parameter", "parameter"),
         numbers("share", "importance", text.percent),
-        numbers(("low", "high"), "over resamples", partial(text.between, show=text.percent)),
+        numbers(("low", "high"), "over resamples", intervals(text.percent)),
         numbers("n", "trials", text.count),
         numbers("good", "trained", text.count),
     ]

@@ -150,6 +150,13 @@ def runs_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
     return frame
 
 
+def with_floats(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Return the table with these columns as floats; a column that it lacks is all NaN."""
+    nothing = pd.Series(index=frame.index, dtype="float64")
+    floats = {key: pd.to_numeric(frame.get(key, nothing)).astype("float64") for key in keys}
+    return frame.assign(**floats)
+
+
 def with_number_types(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:
     """Make numbers of the columns that are documented to be numbers."""
     for key, meaning in meanings.items():
