@@ -25,8 +25,7 @@ RUNS = {
     "trial": "int or NA: number of the Optuna trial",
     "generation": "int or NA: generation of trials it was asked in",
     "run_id": "str: name of the run in the store",
-    "outcome": "str: completed, diverged; or failed, running, missing where there "
-    "is no result",
+    "outcome": "str: completed, diverged; or failed, running, missing where there is no result",
     "stalled": "bool: completed with a final loss of at least 0.99 × the unigram loss",
     "ok": "bool: completed, not stalled, and with a final loss",
     "reason": "str: why it diverged or failed",
