@@ -118,6 +118,12 @@ def _cell(column: Column, record: dict[Any, Any], mark: str | None) -> Cell:
     return Cell(shown, sort, column.numeric, shown.split(" ")[0] if column.key == mark else "")
 
 
+def facts_table(name: str, caption: str, facts: Sequence[tuple[str, str]]) -> Table:
+    """Return a table of names and what is said of them, in this order."""
+    frame = pd.DataFrame(facts, columns=["what", "how"])
+    return Table(name, caption, frame, [Column("what", ""), Column("how", "")], sortable=False)
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure: one Vega-Lite specification, which is interactive on the page and an SVG
