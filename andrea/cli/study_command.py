@@ -76,7 +76,7 @@ def build_request(options: StudyOptions) -> Request:
     return Request(
         preset=options.preset and require_preset(options.preset),
         overrides=parse_overrides(options.settings or []),
-        beside=parse_extras(options),
+        extras=parse_extras(options),
         spec=load_question(options),
         tokens=options.tokens,
         trials=options.trials,

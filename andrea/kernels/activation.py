@@ -203,8 +203,8 @@ def _save(ctx: Any, inputs: ActivationInputs, output: Tensor) -> None:
 
 def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of matrices and biases; the function has none."""
-    count = len(ctx.saved_tensors) // 2
-    learned = ctx.needs_input_grad[count : 2 * count]
+    learned = ctx.needed.biases
+    count = len(learned)
     op = _backward_op(gated=count == 2)
     gradients = op(dy, *ctx.saved_tensors, ctx.function, any(learned))
     dbiases = zip(gradients[count:], learned, strict=True)

@@ -121,14 +121,10 @@ def shape_class(model: ModelConfig, train: TrainRoute) -> ShapeClass:
         dtype=train.dtype,
         compile=train.compile,
         rows=_next_power_of_two(train.micro_batch * model.context),
-        d_model=model.d_model,
         mlp_dim=model.mlp_dim,
         vocab_size=_next_power_of_two(model.vocab_size or 1),
-        norm=model.norm,
-        norm_placement=model.norm_placement,
-        activation=model.activation,
-        residual=model.residual,
         dropout=model.dropouts.residual > 0,
+        **model.model_dump(include={"d_model", "norm", "norm_placement", "activation", "residual"}),
     )
 
 

@@ -298,13 +298,12 @@ def _head_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]
     shares_N1 = weights_N1 / largest
     grad_NV = grad.reshape(*replicas, -1, V)
     x_NC = x.reshape(*replicas, -1, x.shape[-1])
-    needed = library.needed_gradients(ctx, HeadInputs)
     dx = dweight = dbias = None
-    if needed.x:
+    if ctx.needed.x:
         dx = ((grad_NV @ weight) * weights_N1).to(x.dtype).view(x.shape)
-    if needed.weight:
+    if ctx.needed.weight:
         dweight = ((grad_NV.mT @ (x_NC * shares_N1).to(x.dtype)) * largest).to(weight.dtype)
-    if bias is not None and needed.bias:
+    if bias is not None and ctx.needed.bias:
         dbias = (shares_N1.mT.to(grad.dtype) @ grad_NV) * largest
         dbias = dbias.to(bias.dtype).view(bias.shape)
     return dx, dweight, dbias, None, None, None, None, None

@@ -43,7 +43,8 @@ def define_op(
         vmap: computes it for stacked replicas, from their number, the axes of the inputs (a tuple
             of the same names; None: all replicas share it) and the inputs; returns results and
             their axes.
-        save: keeps what the backward needs: `save(ctx, inputs, outputs)`.
+        save: keeps what the backward needs: `save(ctx, inputs, outputs)`. `ctx.needed` has the
+            names of the inputs, True for each that needs a gradient.
         backward: returns the gradients of the inputs: `backward(ctx, *gradients)`. It calls ops
             alone, so that it can be traced and batched. Without it the op has no gradient.
     """
@@ -54,8 +55,10 @@ def define_op(
         return vmap(info.batch_size, inputs_type(*axes), inputs_type(*arguments))
 
     def save_named(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if save is not None:
-            save(ctx, inputs_type(*inputs), output)
+        assert save is not None
+        # torch appends an entry of its own.
+        ctx.needed = inputs_type(*ctx.needs_input_grad[: len(inputs)])
+        save(ctx, inputs_type(*inputs), output)
 
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     for device in ("CPU", "CUDA"):
@@ -64,13 +67,6 @@ def define_op(
     torch.library.register_vmap(op, vmap_named, lib=LIBRARY)
     if backward is not None:
         torch.library.register_autograd(op, backward, setup_context=save_named, lib=LIBRARY)
-
-
-def needed_gradients(ctx: Any, inputs_type: type[Inputs]) -> Any:
-    """Return a tuple like an op's inputs, True for each that needs a gradient."""
-    fields: tuple[str, ...] = inputs_type._fields  # type: ignore[attr-defined]
-    # torch appends an entry of its own.
-    return inputs_type(*ctx.needs_input_grad[: len(fields)])
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:

@@ -21,35 +21,26 @@ NormKind = Literal["ln", "rms"]
 
 
 class NormInputs(NamedTuple):
-    """Arguments of the op `norm`."""
+    """Arguments of the op `norm`, which has no `delta`, or of `add_norm`, which has no `dtype`."""
 
     x: Tensor
+    delta: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
     kind: NormKind
     eps: float
-    dtype: torch.dtype
+    dtype: torch.dtype | None = None
 
     @property
-    def delta(self) -> None:
-        """A norm alone adds nothing."""
-        return None
+    def branch_type(self) -> torch.dtype:
+        """The type that y is stored in: that of the branch, if there is one."""
+        dtype = self.dtype if self.delta is None else self.delta.dtype
+        assert dtype is not None
+        return dtype
 
 
-class AddNormInputs(NamedTuple):
-    """Arguments of the op `add_norm`."""
-
-    x: Tensor
-    delta: Tensor
-    weight: Tensor | None
-    bias: Tensor | None
-    kind: NormKind
-    eps: float
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The branch's type, which y is stored in."""
-        return self.delta.dtype
+def _norm_inputs(x: Any, *others: Any) -> NormInputs:
+    return NormInputs(x, None, *others)
 
 
 class NormOutputs(NamedTuple):
@@ -102,26 +93,30 @@ def _norm_shape(
     return NormShape(kind, *types, *library.replica_rows(x, weights, "weight"))
 
 
-def _empty_outputs(inputs: NormInputs | AddNormInputs) -> NormOutputs:
+def _empty_outputs(inputs: NormInputs) -> NormOutputs:
     x = inputs.x
     real = library.compute_type(x.dtype)
     return NormOutputs(
         sum=library.new_result(x, x.shape, needed=inputs.delta is not None),
-        y=library.new_result(x, x.shape, inputs.dtype),
+        y=library.new_result(x, x.shape, inputs.branch_type),
         mean=library.new_result(x, x.shape[:-1], real, needed=inputs.kind == "ln"),
         rstd=library.new_result(x, x.shape[:-1], real),
     )
 
 
-def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
+def _run_forward(inputs: NormInputs) -> NormOutputs:
+    x, delta = inputs.x, inputs.delta
+    if delta is not None and x.shape != delta.shape:
+        raise ValueError(
+            f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
+        )
     if inputs.weight is None and inputs.bias is not None:
         raise ValueError(
             "a norm with a bias needs a weight: the backward sums for the bias only beside the "
             "weight"
         )
-    x = inputs.x
     # Under vmap the weights have a replica axis, and x holds the rows of all replicas.
-    shape = _norm_shape(x, inputs.dtype, inputs.kind, (inputs.weight, inputs.bias))
+    shape = _norm_shape(x, inputs.branch_type, inputs.kind, (inputs.weight, inputs.bias))
     outputs = _empty_outputs(inputs)
     if x.numel() == 0:
         return outputs
@@ -129,7 +124,7 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
         x.device,
         plan_norm_forward(shape, device_limits(x.device)),
         **library.row_argument("x", x),
-        **library.row_argument("delta", inputs.delta),
+        **library.row_argument("delta", delta),
         weight=library.contiguous(inputs.weight),
         weight_replica_stride=library.replica_stride(shape),
         bias=library.contiguous(inputs.bias),
@@ -146,31 +141,14 @@ def _run_forward(inputs: NormInputs | AddNormInputs) -> NormOutputs:
     return outputs
 
 
-def _add_norm(inputs: AddNormInputs) -> NormOutputs:
-    x, delta = inputs.x, inputs.delta
-    if x.shape != delta.shape:
-        raise ValueError(
-            f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
-        )
-    return _run_forward(inputs)
-
-
-def _norm_vmap(replicas: int, axes: Any, inputs: NormInputs) -> Any:
-    stacked = _stack_weights(library.stack_fields(inputs, axes, replicas, "x"), axes, replicas)
-    outputs = torch.ops.andrea.norm(*stacked)
-    return outputs, (0, library.replica_axis(inputs.kind == "ln"), 0)
-
-
-def _add_norm_vmap(replicas: int, axes: Any, inputs: AddNormInputs) -> Any:
-    rows = library.stack_fields(inputs, axes, replicas, "x", "delta")
-    outputs = torch.ops.andrea.add_norm(*_stack_weights(rows, axes, replicas))
-    return outputs, (0, 0, library.replica_axis(inputs.kind == "ln"), 0)
-
-
-def _stack_weights(inputs: Any, axes: Any, replicas: int) -> Any:
-    weights = inputs.weight, inputs.bias
-    weight, bias = library.stack_unshared_weights(weights, (axes.weight, axes.bias), replicas)
-    return inputs._replace(weight=weight, bias=bias)
+def _forward_vmap(replicas: int, axes: Any, inputs: NormInputs) -> Any:
+    x, delta, weight, bias, *settings = library.stack_fields(inputs, axes, replicas, "x", "delta")
+    weight_axes = (axes.weight, axes.bias)
+    weights = library.stack_unshared_weights((weight, bias), weight_axes, replicas)
+    y_axes = (0, library.replica_axis(inputs.kind == "ln"), 0)
+    if delta is None:
+        return torch.ops.andrea.norm(x, *weights, *settings), y_axes
+    return torch.ops.andrea.add_norm(x, delta, *weights, inputs.kind, inputs.eps), (0, *y_axes)
 
 
 # ---- Backward ------------------------------------------------------------------------------------
@@ -250,20 +228,19 @@ def _backward_vmap(replicas: int, axes: Any, inputs: NormBackwardInputs) -> Any:
 # ---- Gradients -----------------------------------------------------------------------------------
 
 
-def _save(ctx: Any, inputs: NormInputs | AddNormInputs, outputs: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: NormInputs, outputs: tuple[Tensor, ...]) -> None:
     *_, mean, rstd = outputs
     total = inputs.x if inputs.delta is None else outputs[0]
     # A gradient that does not come stays None, instead of zeros that are written and read.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, rstd)
     ctx.save_for_backward(total, mean, rstd, inputs.weight)
-    ctx.kind, ctx.branch_dtype = inputs.kind, inputs.dtype
-    needed = library.needed_gradients(ctx, type(inputs))
+    ctx.kind, ctx.branch_dtype = inputs.kind, inputs.branch_type
     # With a bias the kernel sums for both; it cannot sum for the bias alone.
-    if inputs.bias is not None and needed.bias:
+    if inputs.bias is not None and ctx.needed.bias:
         ctx.learned = 2
     else:
-        ctx.learned = int(inputs.weight is not None and bool(needed.weight))
+        ctx.learned = int(inputs.weight is not None and bool(ctx.needed.weight))
 
 
 def _gradients(ctx: Any, dsum: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -304,20 +281,20 @@ library.define_op(
 library.define_op(
     "norm(Tensor x, Tensor? weight, Tensor? bias, str kind, float eps, ScalarType dtype) -> "
     "(Tensor, Tensor, Tensor)",
-    NormInputs,
+    _norm_inputs,
     kernel=lambda inputs: _run_forward(inputs)[1:],
     shapes=lambda inputs: _empty_outputs(inputs)[1:],
-    vmap=_norm_vmap,
+    vmap=_forward_vmap,
     save=_save,
     backward=_norm_gradient,
 )
 library.define_op(
     "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, str kind, float eps)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
-    AddNormInputs,
-    kernel=_add_norm,
+    NormInputs,
+    kernel=_run_forward,
     shapes=_empty_outputs,
-    vmap=_add_norm_vmap,
+    vmap=_forward_vmap,
     save=_save,
     backward=_add_norm_gradient,
 )

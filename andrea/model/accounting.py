@@ -118,10 +118,9 @@ def flops_per_token(cfg: ModelConfig) -> Flops:
     Raises:
         UserError: vocab_size is empty.
     """
-    blocks = _sum_over_blocks(cfg, lambda part, layer: float(part.flops(layer)))
-    outer_norms = norms_outside_blocks(cfg) * float(chosen_part(cfg, "norm").flops(cfg))
+    parts = _sum_over_parts(cfg, lambda part, layer: float(part.flops(layer)))
     head = 2.0 * cfg.d_model * require_vocab_size(cfg)
-    forward = blocks + outer_norms + head
+    forward = parts + head
     return Flops(forward, 2 * forward)
 
 
@@ -150,9 +149,8 @@ def estimate_memory(
     weights = FLOAT32 * count_parameters(cfg).total
     element_bytes = FLOAT32 if dtype == "float32" else 2
     tokens = batch_size * cfg.context
-    activations = tokens * _activation_bytes_per_token(
-        cfg, element_bytes
-    ) + element_bytes * _elements_kept_once(cfg)
+    activations = tokens * _activation_bytes_per_token(cfg, element_bytes)
+    activations += element_bytes * _sum_over_parts(cfg, shared_of)
     return MemoryEstimate(
         weights=weights,
         gradients=weights,
@@ -187,10 +185,8 @@ def _count_block_matrices(cfg: ModelConfig) -> int:
 
 def _activation_bytes_per_token(cfg: ModelConfig, element_bytes: int) -> float:
     """Bytes that wait for the backward pass."""
-    blocks = _sum_over_blocks(cfg, activations_of)
-    outer_norms = norms_outside_blocks(cfg) * activations_of(chosen_part(cfg, "norm"), cfg)
     head_input = cfg.d_model
-    elements = blocks + outer_norms + head_input
+    elements = _sum_over_parts(cfg, activations_of) + head_input
     n_dropouts = bool(cfg.dropouts.embedding) + 2 * cfg.n_layer * bool(cfg.dropouts.residual)
     dropout_masks = BOOL * n_dropouts * cfg.d_model
     return float(element_bytes * elements + dropout_masks + _loss_bytes_per_token(cfg))
@@ -206,12 +202,6 @@ def _loss_bytes_per_token(cfg: ModelConfig) -> int:
     if cfg.z_loss:
         loss += logits + FLOAT32 + BOOL  # besides the logits, their log-sum and what is a target
     return loss
-
-
-def _elements_kept_once(cfg: ModelConfig) -> float:
-    """Elements that wait for the backward pass once, however many sequences there are."""
-    blocks = _sum_over_blocks(cfg, shared_of)
-    return blocks + norms_outside_blocks(cfg) * shared_of(chosen_part(cfg, "norm"), cfg)
 
 
 def norms_outside_blocks(cfg: ModelConfig) -> int:
@@ -241,8 +231,8 @@ def _count_in_blocks(cfg: ModelConfig, axis: str) -> int:
     return sum(counts)
 
 
-def _sum_over_blocks(cfg: ModelConfig, of_part: Callable[[Any, ModelConfig], float]) -> float:
-    """Sum a number over all parts of all blocks."""
+def _sum_over_parts(cfg: ModelConfig, of_part: Callable[[Any, ModelConfig], float]) -> float:
+    """Sum a number over all parts of all blocks and the norms outside of them."""
     total = 0.0
     for layer, n_blocks in block_kinds(cfg):
         in_block = 0.0
@@ -250,4 +240,4 @@ def _sum_over_blocks(cfg: ModelConfig, of_part: Callable[[Any, ModelConfig], flo
             in_block += of_part(chosen_part(layer, axis), layer)
         in_block += 2 * of_part(chosen_part(layer, "residual"), layer)
         total += n_blocks * in_block
-    return total
+    return total + norms_outside_blocks(cfg) * of_part(chosen_part(cfg, "norm"), cfg)

@@ -277,13 +277,10 @@ def this_platform(device: str) -> dict[str, str]:
 def run_environment(device: str = "cpu") -> Environment:
     """Return versions, git state, host and device of this process."""
     platform = {f"platform_{key}": value for key, value in this_platform(device).items()}
+    packages = ("andrea", "torch", "numpy", "pydantic", "tokenizers")
     return Environment(
-        andrea=installed("andrea"),
+        **{package: installed(package) for package in packages},
         python=machine.python_version(),
-        torch=installed("torch"),
-        numpy=installed("numpy"),
-        pydantic=installed("pydantic"),
-        tokenizers=installed("tokenizers"),
         cuda=torch.version.cuda,
         git=git_state(),
         host=socket.gethostname(),

@@ -30,6 +30,9 @@ from andrea.training.run_ending import ending_of, finite_or_none
 CHECKPOINT_SHARE = 30
 """Training lasts at least this many times as long as the checkpoint before it took to write."""
 
+PROGRESS = ("initial_loss", "logged_step", "logged_seconds", "seconds")
+"""Attributes of a run that a checkpoint holds under their names."""
+
 
 def train(
     cfg: RunConfig,
@@ -144,25 +147,17 @@ class Run:
 
     def _load_state(self, state: checkpoint.State) -> None:
         self.trainer.load_state_dict(state)
-        names = ("initial_loss", "logged_step", "logged_seconds", "seconds", "wall_seconds")
-        # In one assignment: a state that lacks one of them changes none.
-        (
-            self.initial_loss,
-            self.logged_step,
-            self.logged_seconds,
-            self.seconds,
-            self.earlier_wall_seconds,
-        ) = (state[name] for name in names)
+        # All are read before one is set: a state that lacks one of them changes none.
+        progress = {name: state[name] for name in PROGRESS}
+        self.earlier_wall_seconds = state["wall_seconds"]
+        vars(self).update(progress)
 
     def _save_checkpoint(self) -> None:
         self.metrics.sync()
         state = {
             **self.trainer.state_dict(),
             "offset": self.metrics.offset,
-            "initial_loss": self.initial_loss,
-            "logged_step": self.logged_step,
-            "logged_seconds": self.logged_seconds,
-            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in PROGRESS},
             "wall_seconds": self._wall_seconds(),
             "result": None,
         }

@@ -139,6 +139,8 @@ def paired_differences(
     ends = replicates[["arm", "seed", "loss", "outcome", "ok"]]
     base = ends[ends["arm"] == baseline].drop(columns="arm").add_prefix("baseline_")
     of_arms = ends[ends["arm"].isin(set(arms) - {baseline})]
+    if of_arms.empty:
+        return pd.DataFrame(columns=list(DIFFERENCES))
     pairs = of_arms.merge(base, left_on="seed", right_on="baseline_seed", how="left")
     # A baseline that is missing is not ok.
     pairs["ok"] = pairs["ok"] & pairs["baseline_ok"].eq(True)

@@ -34,7 +34,7 @@ def plan_as_text(plan: Plan, slots: int) -> str:
         *rule_lines(plan),
         "",
         budget_line(plan, slots),
-        *extra_lines(plan.extras, plan.tokens),
+        *extra_lines(plan.extra_forecasts, plan.tokens),
     ]
     train, cores = next(iter(plan.arms.values())).config.train, available_cores()
     if train.device == "cpu" and slots * train.threads > max(cores, train.threads):
@@ -152,7 +152,7 @@ def plan_as_json(plan: Plan, slots: int) -> dict[str, object]:
         "runs": plan.run_count,
         "tokens_per_run": plan.tokens,
         "tokens": plan.total_tokens,
-        "beside": [extra.to_json() for extra in plan.extras],
+        "beside": [extra.to_json() for extra in plan.extra_forecasts],
         "slots": slots,
         "estimate_s": plan.estimate_s(slots),
     }

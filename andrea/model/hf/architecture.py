@@ -75,6 +75,12 @@ class Architecture:
     """Settings of andrea's that it has no choice about, unless they are at their default."""
     required: ClassVar[dict[str, Any]] = {}
     """Settings of theirs that andrea has no place for, at the value without effect."""
+    following: ClassVar[dict[str, str]] = {}
+    """Settings of andrea's that have no name of their own there: they equal another of andrea's."""
+    partial_rope: ClassVar[float | None] = None
+    """The share of a head that RoPE turns where a config.json does not say; empty where it always
+    turns the whole head.
+    """
     activation_key: ClassVar[str] = "hidden_act"
     activations: ClassVar[dict[str, str]] = GATED
     """Nonlinearities: andrea's names, theirs."""
@@ -103,6 +109,10 @@ class Architecture:
         settings = {name: hf[hf_name] for hf_name, name in cls.keys.items()}
         if cls.activation_key:
             settings["activation"] = cls._read_activation(hf[cls.activation_key])
+        if not settings.get("mlp_width"):  # absent or empty there; in andrea that means a ratio
+            settings["mlp_width"] = 4 * settings["d_model"]
+        for name, source in cls.following.items():
+            settings[name] = settings[source]
         return settings
 
     @classmethod
@@ -271,10 +281,10 @@ def read_window(hf: HfSettings) -> Settings:
     return {"window": window, "full_every": every}
 
 
-def write_rope(cfg: ModelSettings, *, partial: bool = False) -> dict[str, Any]:
+def write_rope(cfg: ModelSettings, *, partial: float | None = None) -> dict[str, Any]:
     """Return RoPE's parameters, with `partial` also the share of a head that turns."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": cfg.rope_base}
-    if partial:
+    if partial is not None:
         rope["partial_rotary_factor"] = cfg.rope_fraction
     return {"rope_parameters": rope}
 

@@ -63,11 +63,6 @@ class GPT2(Architecture):
     }
     activation_key, activations = "activation_function", PLAIN
 
-    @classmethod
-    def read(cls, hf: HfSettings) -> Settings:
-        # Empty means four times the width there, and a ratio in andrea.
-        return super().read({**hf, "n_inner": hf["n_inner"] or 4 * hf["n_embd"]})
-
 
 class OpenAIGPT(Architecture):
     """Post-norm, no final norm, MLP four times as wide (Radford et al. 2018). It says gelu for the
@@ -86,10 +81,6 @@ class OpenAIGPT(Architecture):
     }
     fixed: ClassVar = {"norm_placement": "post", "positions": "learned", **BIASED}
     activation_key, activations = "afn", {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
-
-    @classmethod
-    def read(cls, hf: HfSettings) -> Settings:
-        return super().read(hf) | {"mlp_width": 4 * hf["n_embd"]}
 
 
 class GPTNeoX(Architecture):
@@ -125,24 +116,20 @@ class GPTNeoX(Architecture):
     )
     defaults |= {"hidden_act": "gelu", "use_parallel_residual": True}
     fixed: ClassVar = NORMED
-    activations: ClassVar = PLAIN
+    # One number stands for both dropouts there.
+    following: ClassVar = {"proj_bias": "attn_bias", "dropout_embedding": "dropout_residual"}
+    activations, partial_rope = PLAIN, 0.25
 
     @classmethod
     def write(cls, cfg: ModelSettings) -> dict[str, Any]:
         parallel = {"use_parallel_residual": cfg.norm_placement != "pre"}
-        return super().write(cfg) | parallel | write_rope(cfg, partial=True)
+        return super().write(cfg) | parallel | write_rope(cfg, partial=cls.partial_rope)
 
     @classmethod
     def read(cls, hf: HfSettings) -> Settings:
-        settings = super().read(hf)
-        return {
-            **settings,
-            **read_rope(hf, partial=0.25),
-            "norm_placement": "parallel_two" if hf["use_parallel_residual"] else "pre",
-            "proj_bias": settings["attn_bias"],
-            # One number stands for both there.
-            "dropout_embedding": settings["dropout_residual"],
-        }
+        placement = "parallel_two" if hf["use_parallel_residual"] else "pre"
+        rope = read_rope(hf, partial=cls.partial_rope)
+        return super().read(hf) | rope | {"norm_placement": placement}
 
 
 class GPTJ(Architecture):
@@ -195,8 +182,8 @@ class GPTJ(Architecture):
             raise UserError(
                 f"rotary_dim {rotated}: no number of the {head_dim} dimensions of a head"
             )
-        settings = super().read({**hf, "n_inner": hf["n_inner"] or 4 * hf["n_embd"]})
-        return settings | {"positions": "rope", "rope_fraction": share_of(rotated, head_dim)}
+        rope = {"positions": "rope", "rope_fraction": share_of(rotated, head_dim)}
+        return super().read(hf) | rope
 
 
 class Bloom(Architecture):
@@ -240,10 +227,6 @@ class Bloom(Architecture):
     }
     required: ClassVar = {"apply_residual_connection_post_layernorm": False}
     activation_key = ""
-
-    @classmethod
-    def read(cls, hf: HfSettings) -> Settings:
-        return super().read(hf) | {"mlp_width": 4 * hf["hidden_size"]}
 
 
 def share_of(part: int, whole: int) -> float:

@@ -59,10 +59,11 @@ class Llama(Architecture):
     )
     defaults |= {"hidden_act": "silu"}
     fixed: ClassVar = {"norm_placement": "pre", "norm": "rmsnorm", **WITHOUT_BIAS}
+    following: ClassVar = {"proj_bias": "attn_bias"}
 
     @classmethod
     def write(cls, cfg: ModelSettings) -> dict[str, Any]:
-        return super().write(cfg) | write_rope(cfg)
+        return super().write(cfg) | write_rope(cfg, partial=cls.partial_rope)
 
     @classmethod
     def read(cls, hf: HfSettings) -> Settings:
@@ -72,15 +73,12 @@ class Llama(Architecture):
             "num_key_value_heads": hf["num_key_value_heads"] or heads,
             "head_dim": hf.get("head_dim") or hf["hidden_size"] // heads,
         }
-        settings = super().read(completed)
-        if "attn_bias" in settings:  # one switch for all of attention, where there is one
-            settings["proj_bias"] = settings["attn_bias"]
-        return settings | cls.read_positions(hf)
+        return super().read(completed) | cls.read_positions(hf)
 
     @classmethod
     def read_positions(cls, hf: HfSettings) -> Settings:
         """Return the settings of RoPE, and of the window that some blocks see."""
-        return read_rope(hf)
+        return read_rope(hf, partial=cls.partial_rope)
 
 
 class Mistral(Llama):
@@ -90,6 +88,7 @@ class Mistral(Llama):
     keys: ClassVar = without_keys(Llama.keys, "attention_bias", "mlp_bias") | {
         "sliding_window": "window"
     }
+    following: ClassVar = {}
     defaults: ClassVar = Llama.defaults | {
         "max_position_embeddings": 131072,
         "num_key_value_heads": 8,
@@ -159,6 +158,7 @@ class Glm4(Llama):
     """
 
     model_type, class_name, whole_heads, paired_rope = "glm4", "Glm4ForCausalLM", False, True
+    partial_rope, following = 0.5, {}
     block: ClassVar = {
         "input_layernorm": ("norm1",),
         **ATTENTION,
@@ -180,18 +180,6 @@ class Glm4(Llama):
         "attention_bias": True,
     }
     fixed: ClassVar = Llama.fixed | {"norm_placement": "sandwich"}
-
-    @classmethod
-    def write(cls, cfg: ModelSettings) -> dict[str, Any]:
-        return super().write(cfg) | write_rope(cfg, partial=True)
-
-    @classmethod
-    def read(cls, hf: HfSettings) -> Settings:
-        return super().read(hf) | {"proj_bias": False}
-
-    @classmethod
-    def read_positions(cls, hf: HfSettings) -> Settings:
-        return read_rope(hf, partial=0.5)
 
 
 class Gemma2(Llama):
