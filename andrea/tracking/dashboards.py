@@ -30,6 +30,7 @@ Workspace: TypeAlias = Any
 
 MOST_RUNS = 500
 """Runs that a panel draws: W&B's own default of 10 would leave out seeds."""
+MEAN_BY_SERIES = {"groupby": wr.Config("series"), "groupby_aggfunc": "mean"}
 COLUMNS = ("arm", "phase", "lr", "seed")
 RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "flops", "reason")
 
@@ -37,10 +38,8 @@ RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "
 def build_workspace(folder: StudyFolder, project: str, entity: str = "") -> Workspace:
     """Return the dashboard of a study; the same study gives the same one."""
     study = folder.path.name
-    if folder.load_info().kind == "sweep":
-        sections = _sweep_sections(folder)
-    else:
-        sections = _ablation_sections(folder)
+    is_sweep = folder.load_info().kind == "sweep"
+    sections = _sweep_sections(folder) if is_sweep else _ablation_sections(folder)
     columns = [f"config:{key}" for key in COLUMNS] + [f"summary:{key}" for key in RESULTS]
     workspace = ws.Workspace(
         entity=entity,
@@ -141,12 +140,7 @@ def _common_sections(layer_tables: Sequence[Panel]) -> list[Section]:
         layers.append(wr.LinePlot(title=title, x="tokens", y=[f"layers/{key}"]))
     throughput = [
         _curve("Tokens per second by arm", "train/tokens_per_s"),
-        wr.BarPlot(
-            title="Tokens per second",
-            metrics=["tokens_per_s"],
-            groupby=wr.Config("series"),
-            groupby_aggfunc="mean",
-        ),
+        wr.BarPlot(title="Tokens per second", metrics=["tokens_per_s"], **MEAN_BY_SERIES),
     ]
     outcomes = [
         _table("outcomes"),
@@ -186,23 +180,15 @@ def _curve(title: str, *metrics: str, band: bool = True) -> Panel:
     """Return curves over tokens, of every run or (`band`) as means and deviations by series."""
     grouping = {}
     if band:
-        grouping = {
-            "groupby": wr.Config("series"),
-            "groupby_aggfunc": "mean",
-            "groupby_rangefunc": "stddev",
-        }
+        grouping = {**MEAN_BY_SERIES, "groupby_rangefunc": "stddev"}
     return wr.LinePlot(
         title=title, x="tokens", y=list(metrics), max_runs_to_show=MOST_RUNS, **grouping
     )
 
 
 def _scatter(title: str, setting: str, result: str) -> Panel:
-    return wr.ScatterPlot(
-        title=title,
-        x=wr.Config(setting),
-        y=wr.SummaryMetric(result),
-        log_x=setting == "lr",
-    )
+    x, y = wr.Config(setting), wr.SummaryMetric(result)
+    return wr.ScatterPlot(title=title, x=x, y=y, log_x=setting == "lr")
 
 
 def _loss_against(setting: str) -> Panel:
