@@ -38,8 +38,10 @@ RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "
 def build_workspace(folder: StudyFolder, project: str, entity: str = "") -> Workspace:
     """Return the dashboard of a study; the same study gives the same one."""
     study = folder.path.name
-    is_sweep = folder.load_info().kind == "sweep"
-    sections = _sweep_sections(folder) if is_sweep else _ablation_sections(folder)
+    if folder.load_info().kind == "sweep":
+        sections = _sweep_sections(folder)
+    else:
+        sections = _ablation_sections(folder)
     columns = [f"config:{key}" for key in COLUMNS] + [f"summary:{key}" for key in RESULTS]
     workspace = ws.Workspace(
         entity=entity,

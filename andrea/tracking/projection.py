@@ -245,7 +245,9 @@ def _curve_summary(ending: RunResult, records: Sequence[MetricRecord]) -> Settin
 
 
 def _is_finite(value: object) -> bool:
-    return all(map(_is_number, value)) if isinstance(value, list) else _is_number(value)
+    if isinstance(value, list):
+        return all(map(_is_number, value))
+    return _is_number(value)
 
 
 def _is_number(value: object) -> bool:

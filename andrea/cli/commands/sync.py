@@ -116,7 +116,9 @@ def find_subject(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     ids = store.ids(name) if len(name) >= 6 and is_hexadecimal else []
     if len(ids) > 1:
         raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
-    return (store, SingleRun(store, ids[0])) if ids else open_study(runs, name)
+    if ids:
+        return store, SingleRun(store, ids[0])
+    return open_study(runs, name)
 
 
 def write_missing_report(store: "RunStore", subject: "Subject") -> None:

@@ -263,8 +263,10 @@ def encode_text(subject: Subject, text: str) -> tuple[list[int], list[str]]:
             f"the tokenizer makes token {max(ids)}, the model knows {vocab_size}: they do not "
             "belong together"
         )
+    if len(ids) <= context:
+        return ids, []
     note = f"Of the text's {len(ids):,} tokens the first {context:,} fit into the context."
-    return ids[:context], [note] if len(ids) > context else []
+    return ids[:context], [note]
 
 
 def find_position(token: int, tokens: "Sequence[Mapping[str, object]]") -> int:
