@@ -1,7 +1,7 @@
 """`andrea model`: what a model holds and costs, without building it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,15 +55,15 @@ By = Annotated[
 ]
 
 
+def model_argument(metavar: str, help: str) -> Any:
+    """Return an argument that completes to presets with settings."""
+    return argument(metavar, help, autocompletion=completion.model_expressions)
+
+
 @app.command("show", epilog=SHOW)
 def show(
     preset: Annotated[
-        str,
-        argument(
-            "PRESET",
-            f"A preset; settings may follow a colon, {FORM}.",
-            autocompletion=completion.model_expressions,
-        ),
+        str, model_argument("PRESET", f"A preset; settings may follow a colon, {FORM}.")
     ],
     settings: Settings = None,
     variants: Variants = None,
@@ -86,11 +86,7 @@ def show(
 def compare(
     models: Annotated[
         list[str],
-        argument(
-            "MODEL...",
-            f"Presets; a model's own settings follow a colon, {FORM}.",
-            autocompletion=completion.model_expressions,
-        ),
+        model_argument("MODEL...", f"Presets; a model's own settings follow a colon, {FORM}."),
     ],
     settings: Settings = None,
     match: Match = None,

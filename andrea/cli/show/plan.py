@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from andrea.cli.settings import available_cores
 from andrea.cli.show.output import table
-from andrea.model.size_matching import UNITS, Quantity
+from andrea.model.size_matching import UNITS
 from andrea.study.plan.plan import ArmPlan, Plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.stages.stage import Forecast
@@ -45,18 +45,10 @@ def plan_as_text(plan: Plan, slots: int) -> str:
 
 def arm_row(name: str, arm: ArmPlan, tokens: int) -> list[str]:
     """Return the cells of one arm, whose runs train that many tokens."""
-    return [
-        arm.label or name,
-        f"{sum(arm.parameters.values()):,}",
-        _deviation(arm, "params"),
-        big(arm.flops_per_token),
-        _deviation(arm, "flops"),
-        big(arm.flops_per_token * tokens),
-    ]
-
-
-def _deviation(arm: ArmPlan, quantity: Quantity) -> str:
-    return relative(arm.deviation[quantity]) if quantity in arm.deviation else ""
+    more = {quantity: relative(share) for quantity, share in arm.deviation.items()}
+    parameters = [f"{sum(arm.parameters.values()):,}", more.get("params", "")]
+    flops = [big(arm.flops_per_token), more.get("flops", ""), big(arm.flops_per_token * tokens)]
+    return [arm.label or name, *parameters, *flops]
 
 
 def budget_line(plan: Plan, slots: int) -> str:
