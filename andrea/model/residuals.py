@@ -1,12 +1,7 @@
 """Joins of a branch with the residual stream. Torch-free at import."""
 
-from typing import TYPE_CHECKING
-
 from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class Residual(Variant):
@@ -20,21 +15,13 @@ class Residual(Variant):
 class On(Residual):
     """x + f (He et al. 2016)."""
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import Join
-
-        return Join()
+    module = "residuals:Join"
 
 
 class Off(Residual):
     """f alone: a plain stack without skip connections."""
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import Replace
-
-        return Replace()
+    module = "residuals:Replace"
 
 
 class ReZero(Residual):
@@ -42,11 +29,7 @@ class ReZero(Residual):
     norm).
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import ReZeroJoin
-
-        return ReZeroJoin()
+    module = "residuals:ReZeroJoin"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
@@ -63,11 +46,7 @@ class LayerScale(Residual):
 
     reads = ("layerscale_init",)
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import LayerScaleJoin
-
-        return LayerScaleJoin(cfg)
+    module = "residuals:LayerScaleJoin"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
@@ -84,8 +63,4 @@ class Scaled(Residual):
     al. 2021).
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import ScaledJoin
-
-        return ScaledJoin(cfg)
+    module = "residuals:ScaledJoin"

@@ -136,9 +136,7 @@ def _compare_bits(differing: list[str], difference: float | None) -> Determinism
     """Judge a repeat on a route that promises the same bits."""
     if not differing:
         return DeterminismCheck(True, "the repeat is the same to the last bit", True, difference)
-    names = ", ".join(differing[:MOST_NAMES])
-    if len(differing) > MOST_NAMES:
-        names += f" and {len(differing) - MOST_NAMES} more"
+    names = list_first(differing, MOST_NAMES)
     reason = f"the repeat differs in {names}, on a route that gives the same bits"
     return DeterminismCheck(False, reason, True, difference)
 

@@ -11,6 +11,9 @@ from andrea.model.settings import ModelSettings
 class Join(nn.Module):
     """`x + f`."""
 
+    def __init__(self, cfg: ModelSettings) -> None:
+        super().__init__()
+
     def scale(self, branch: Tensor) -> Tensor:
         """Return what is added to the stream of a branch."""
         return branch
@@ -29,8 +32,8 @@ class Replace(Join):
 class ReZeroJoin(Join):
     """`x + alpha · f`, alpha 0 at the start."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, cfg: ModelSettings) -> None:
+        super().__init__(cfg)
         # At 0 every block is the identity, at any depth and without any norm.
         self.alpha = nn.Parameter(torch.zeros(1))
 
@@ -42,7 +45,7 @@ class LayerScaleJoin(Join):
     """`x + gamma · f`, channel by channel."""
 
     def __init__(self, cfg: ModelSettings) -> None:
-        super().__init__()
+        super().__init__(cfg)
         self.gamma = nn.Parameter(torch.full((cfg.d_model,), cfg.layerscale_init))
 
     def scale(self, branch: Tensor) -> Tensor:
@@ -53,7 +56,7 @@ class ScaledJoin(Join):
     """`x + f / √(2L)`."""
 
     def __init__(self, cfg: ModelSettings) -> None:
-        super().__init__()
+        super().__init__(cfg)
         self.factor = 1 / math.sqrt(2 * cfg.n_layer)  # a stream takes in 2L branches
 
     def scale(self, branch: Tensor) -> Tensor:
