@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from andrea.errors import list_first
 from andrea.verdict import paired
 from andrea.verdict.replicates import (
     Difference,

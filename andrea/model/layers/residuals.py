@@ -11,7 +11,7 @@ from andrea.model.settings import ModelSettings
 class Join(nn.Module):
     """`x + f`."""
 
-    def __init__(self, cfg: ModelSettings) -> None:
+    def __init__(self, cfg: ModelSettings | None = None) -> None:
         super().__init__()
 
     def scale(self, branch: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class ReZeroJoin(Join):
     """`x + alpha · f`, alpha 0 at the start."""
 
     def __init__(self, cfg: ModelSettings) -> None:
-        super().__init__(cfg)
+        super().__init__()
         # At 0 every block is the identity, at any depth and without any norm.
         self.alpha = nn.Parameter(torch.zeros(1))
 
@@ -45,7 +45,7 @@ class LayerScaleJoin(Join):
     """`x + gamma · f`, channel by channel."""
 
     def __init__(self, cfg: ModelSettings) -> None:
-        super().__init__(cfg)
+        super().__init__()
         self.gamma = nn.Parameter(torch.full((cfg.d_model,), cfg.layerscale_init))
 
     def scale(self, branch: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class ScaledJoin(Join):
     """`x + f / √(2L)`."""
 
     def __init__(self, cfg: ModelSettings) -> None:
-        super().__init__(cfg)
+        super().__init__()
         self.factor = 1 / math.sqrt(2 * cfg.n_layer)  # a stream takes in 2L branches
 
     def scale(self, branch: Tensor) -> Tensor:
