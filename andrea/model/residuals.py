@@ -11,6 +11,11 @@ class Residual(Variant):
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
+    @classmethod
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the size of the branch, which the gradient of a learned factor needs."""
+        return float(cfg.d_model) if cls.shapes(cfg) else 0.0
+
 
 class On(Residual):
     """x + f (He et al. 2016)."""
@@ -35,11 +40,6 @@ class ReZero(Residual):
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"alpha": (1,)}
 
-    @classmethod
-    def activations(cls, cfg: ModelSettings) -> float:
-        """Return the size of the branch, which the gradient of α needs."""
-        return float(cfg.d_model)
-
 
 class LayerScale(Residual):
     """x + γ·f with a learned gain of every channel, small at the start (Touvron et al. 2021)."""
@@ -51,11 +51,6 @@ class LayerScale(Residual):
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"gamma": (cfg.d_model,)}
-
-    @classmethod
-    def activations(cls, cfg: ModelSettings) -> float:
-        """Return the size of the branch, which the gradient of γ needs."""
-        return float(cfg.d_model)
 
 
 class Scaled(Residual):
