@@ -8,8 +8,7 @@ can be counted from a configuration is counted here. Losses are in nats per toke
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -71,11 +70,8 @@ def build_many(studies: list[Study]) -> Report:
 
 
 def _as_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    records = rows.to_dict("records")
-    return [
-        {str(key): None if text.absent(value) else value for key, value in row.items()}
-        for row in records
-    ]
+    values = rows.astype(object).where(rows.notna(), None)
+    return [dict(row) for _, row in values.iterrows()]
 
 
 # ---- first screen ----
@@ -106,23 +102,16 @@ def list_details(measured: list[MeasuredClaim], rows: pd.DataFrame) -> list[tupl
     """Return the conditions of the words."""
     studies = {study.path.name for claim in measured for study in claim.studies}
     regimes = set(rows["regime"]) - {""}
-    return [
-        ("claims", text.count(len(measured))),
-        ("studies of them", text.count(len(studies))),
-        ("regimes", text.count(len(regimes))),
-    ]
+    counts = {"claims": measured, "studies of them": studies, "regimes": regimes}
+    return [(name, text.count(len(things))) for name, things in counts.items()]
 
 
 def measured_items(rows: pd.DataFrame) -> list[Item]:
     """Return the picture of the measured claims, and a row per claim, regime and arm."""
     here = rows[rows["study"] != ""].reset_index(drop=True)
     if here.empty:
-        return [
-            Text(
-                "No study in this store is about one of the claims. What would measure them stands "
-                "below."
-            )
-        ]
+        nothing = "No study in this store is about one of the claims."
+        return [Text(f"{nothing} What would measure them stands below.")]
     items: list[Item] = []
     if here["mean"].notna().any():
         items.append(draw_effects(here))
@@ -156,10 +145,7 @@ def _against(effect: Any, against: Any) -> str:
 
 def draw_effects(here: pd.DataFrame) -> Figure:
     """Return the picture of the effects that claims are about, coloured by the word."""
-    drawn = here[here["effect"] != ""]
-    drawn = drawn.assign(
-        verdict=drawn["verdict"].fillna("pending"), cause=drawn["cause"].fillna("")
-    )
+    drawn = here[here["effect"] != ""].fillna({"verdict": "pending", "cause": ""})
     n = int(drawn["mean"].notna().sum())
     caption = (
         f"{text.plural(n, 'effect')} that claims are about, each with its study's simultaneous "
@@ -174,16 +160,26 @@ def draw_effects(here: pd.DataFrame) -> Figure:
 # ---- counted ----
 
 
-@dataclass(frozen=True)
-class CountedClaim:
-    """A claim about a number that follows from a configuration."""
+class Claimed(NamedTuple):
+    """A number that was claimed."""
 
-    claim: str
     claimed: str
+    """In words."""
     low: float
     """The claim holds from here …"""
     high: float
     """… to here: the digits that it was given with, or 5 % for *about*."""
+
+
+ABOUT_120M = Claimed("about 120 M", 114e6, 126e6)
+BELOW_ONE = Claimed("below 1", 0.0, 1 - 1e-9)
+
+
+class CountedClaim(NamedTuple):
+    """A claim about a number that follows from a configuration."""
+
+    claim: str
+    claimed: Claimed
     count: Callable[[], float]
     how: str
     """A command that shows it, or what was counted."""
@@ -225,66 +221,50 @@ def gated_memory() -> float:
 EXACT = [
     CountedClaim(
         "The model of 12 blocks and width 768 has about 120M parameters",
-        "about 120 M",
-        114e6,
-        126e6,
+        ABOUT_120M,
         lambda: count_parameters(preset_config("andrea-120m")).total,
         "andrea model show andrea-120m (the tied table counts once)",
     ),
     CountedClaim(
         "The same, were the table of tokens counted twice, as if the head were not tied",
-        "about 120 M",
-        114e6,
-        126e6,
+        ABOUT_120M,
         lambda: count_parameters(preset_config("andrea-120m", tied=False)).total,
         "andrea model show andrea-120m --set model.tied=false",
     ),
     CountedClaim(
         "The released model of that shape has 98.7M parameters (its card)",
-        "98.7 M",
-        98.65e6,
-        98.75e6,
+        Claimed("98.7 M", 98.65e6, 98.75e6),
         lambda: count_parameters(preset_config("andrea-120m", **BARE)).total,
         "andrea model show andrea-120m, untied, without biases, norms without parameters",
     ),
     CountedClaim(
         "The released small model has 12.8M parameters (its card)",
-        "12.8 M",
-        12.75e6,
-        12.85e6,
+        Claimed("12.8 M", 12.75e6, 12.85e6),
         lambda: count_parameters(preset_config("andrea-12m", vocab_size=2305, **BARE)).total,
         "andrea model show andrea-12m, vocabulary 2305, untied, without biases, norms without "
         "parameters",
     ),
     CountedClaim(
         "It has 25 LayerNorms: two in each of 12 blocks and a final one",
-        "25",
-        25,
-        25,
+        Claimed("25", 25, 25),
         count_norms,
         "parameters of the group norms over those of one",
     ),
     CountedClaim(
         "One MLP has 2.36M + 2.36M weights",
-        "4.72 M",
-        4.71e6,
-        4.73e6,
+        Claimed("4.72 M", 4.71e6, 4.73e6),
         count_mlp_weights,
         "andrea model show andrea-120m --set model.bias=false: mlp over 12",
     ),
     CountedClaim(
         "SwiGLU at 8/3 d costs fewer operations than GELU at 4 d",
-        "below 1",
-        0.0,
-        1 - 1e-9,
+        BELOW_ONE,
         gated_cost,
         "FLOPs per token over those of GELU, andrea-120m without biases",
     ),
     CountedClaim(
         "SwiGLU at 8/3 d needs less memory in training than GELU at 4 d",
-        "below 1",
-        0.0,
-        1 - 1e-9,
+        BELOW_ONE,
         gated_memory,
         "activations kept for the backward pass over those of GELU, float32",
     ),
@@ -295,9 +275,9 @@ def counted_claims() -> pd.DataFrame:
     """Return the exact claims: claim, claimed, low, high, counted, word, how."""
     rows = []
     for claim in EXACT:
-        number = float(claim.count())
-        row = {"claim": claim.claim, "claimed": claim.claimed, "low": claim.low, "high": claim.high}
-        word = SUPPORTED if claim.low <= number <= claim.high else CONTRADICTED
+        claimed, number = claim.claimed, float(claim.count())
+        word = SUPPORTED if claimed.low <= number <= claimed.high else CONTRADICTED
+        row = {"claim": claim.claim, **claimed._asdict()}
         rows.append({**row, "counted": number, "word": word, "how": claim.how})
     return pd.DataFrame(rows)
 
@@ -317,8 +297,8 @@ def counted_table(counted: pd.DataFrame) -> Table:
     ]
     caption = (
         "Counted from the configuration, nothing was trained: exact, without n or interval. A "
-        "number holds where it "
-        "rounds to the digits that were claimed; 'about' allows 5\N{NO-BREAK SPACE}%."
+        "number holds where it rounds to the digits that were claimed; 'about' allows "
+        "5\N{NO-BREAK SPACE}%."
     )
     return Table("counted", caption, counted, columns, stacked=True, mark="word")
 
@@ -359,10 +339,8 @@ def describe_rule(measured: list[MeasuredClaim]) -> list[Item]:
         "An ablation names, before anything is run, the verdicts of its arms that would support "
         "its claim (claimed). Such a verdict: supported. Another of better, worse, equivalent, "
         "unstable: contradicted.",
-        (
-            "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. "
-            "That is not evidence against."
-        ),
+        "Inconclusive, invalid and exploratory verdicts show nothing either way: not shown. "
+        "That is not evidence against.",
         "A claim about several arms is supported where all of them say so, contradicted where one "
         "speaks against it.",
         "Each study answers for its own size, budget and corpus. Studies are not pooled.",

@@ -67,9 +67,7 @@ def build(study: Study) -> Report:
     return Report(
         title=f"{study.name} · ablation",
         question=(study.protocol.question or f"What does {study.name} do?"),
-        answer=" ".join(
-            filter(None, [effects.write_answer(study), confirmation.write_sentence(study)])
-        ),
+        answer=f"{effects.write_answer(study)} {confirmation.write_sentence(study)}".strip(),
         head=first_screen(study),
         sections=[section for section in sections if section.items],
         frames=study.frames() | extra_tables(study),
@@ -108,13 +106,11 @@ def first_screen(study: Study) -> list[Item]:
         items.append(Bullets(words.list_missing(study) or ["the study is being judged"]))
     hardly_tuned = [arm for arm in study.arms if study.choice(arm).hardly_tuned]
     if hardly_tuned:
-        body = f"{study.rules.trials} learning rates per arm leave no room for midpoints"
-        items.append(
-            Callout(
-                "Rate hardly tuned.",
-                f"{body} ({study.called(*hardly_tuned)}): a difference may be one of rates.",
-            )
+        body = (
+            f"{study.rules.trials} learning rates per arm leave no room for midpoints "
+            f"({study.called(*hardly_tuned)}): a difference may be one of rates."
         )
+        items.append(Callout("Rate hardly tuned.", body))
     if study.verdict.exploratory or study.resolved.exploratory:
         body = (
             "Some runs were made before this protocol was frozen, by another study: they may have "
@@ -135,20 +131,15 @@ def first_screen(study: Study) -> list[Item]:
     if study.trials["ok"].any():
         items.append(draw_rates(study))
     elif study.trials["score"].notna().any():
-        items.append(
-            Text("No learning-rate curves: none of the runs in tuning that are done trained.")
-        )
+        body = "No learning-rate curves: none of the runs in tuning that are done trained."
+        items.append(Text(body))
     return items
 
 
 def verdict_table(study: Study) -> Table:
     """Return the table of verdicts, a row per arm."""
-    frame = study.verdicts.assign(
-        judged=[
-            text.judged(*pair)
-            for pair in zip(study.verdicts["verdict"], study.verdicts["cause"], strict=True)
-        ]
-    )
+    frame = study.verdicts.copy()
+    frame["judged"] = list(map(text.judged, frame["verdict"], frame["cause"]))
     level = frame["level"].dropna()
     each = f" (each at {text.percent(level.iloc[0])})" if len(level) and len(study.arms) > 2 else ""
     margin = f" m, the smallest effect of interest, is {study.m:g} nats." if study.m else ""
@@ -167,11 +158,8 @@ def verdict_table(study: Study) -> Table:
         numbers("lr", "rate chosen", text.rate),
     ]
     if frame[["diverged", "stalled"]].to_numpy().any() or not frame["planned"].any():
-        columns.append(
-            numbers(
-                ("diverged", "stalled", "planned"), "replicates diverged, stalled", _format_counts
-            )
-        )
+        counts = ("diverged", "stalled", "planned")
+        columns.append(numbers(counts, "replicates diverged, stalled", _format_counts))
     if again := confirmation.words_by_arm(study):
         frame["confirmation"] = frame["arm"].map(again)
         columns.append(Column("confirmation", "confirmation"))
@@ -215,6 +203,8 @@ def draw_rates(study: Study) -> Figure:
 
 def rate_table(study: Study) -> list[Item]:
     """Return the table of the chosen rates."""
+    if study.trials.empty:
+        return []
     rows = []
     for arm in study.arms:
         choice, trials = study.choice(arm), study.trials[study.trials["arm"] == arm]
@@ -246,20 +236,15 @@ def rate_table(study: Study) -> list[Item]:
         "hold with the arm's and the baseline's subtracted. n = 1 run per rate, so these losses "
         "carry no interval and decide nothing."
     )
-    return (
-        [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)]
-        if len(study.trials)
-        else []
-    )
+    return [Table("rates", caption, pd.DataFrame(rows), columns, stacked=True)]
 
 
 def draw_losses(study: Study) -> list[Item]:
     """Return figures of evaluated loss, its difference to the baseline, and training loss, over the
     tokens.
     """
-    evaluated, trained = (
-        study.part("curves", phase="replicate", kind=kind) for kind in ("eval", "train")
-    )
+    evaluated = study.part("curves", phase="replicate", kind="eval")
+    trained = study.part("curves", phase="replicate", kind="train")
     seeds = f"n = {study.rules.seeds} seeds per arm where all are done"
     band = f"line: mean over the seeds; band: lowest to highest seed; {seeds}"
     items: list[Item] = []
@@ -270,9 +255,8 @@ def draw_losses(study: Study) -> list[Item]:
             "arm has no finite loss."
         )
         spec = figures.draw_loss_curves(evaluated, study.runs, study.arms, "evaluated loss (nats)")
-        items.append(
-            Figure("evaluated-loss", caption, spec, chapters.arm_legend(study, evaluated["arm"]))
-        )
+        legend = chapters.arm_legend(study, evaluated["arm"])
+        items.append(Figure("evaluated-loss", caption, spec, legend))
     differences = curves.paired_differences(evaluated, study.baseline or "")
     later = differences[differences["tokens"] > differences["tokens"].max() * 0.15]
     if later["loss"].notna().any():
@@ -285,9 +269,8 @@ def draw_losses(study: Study) -> list[Item]:
             later, study.runs, study.arms, "difference of evaluated loss (nats)", difference=True
         )
         arms = [arm for arm in study.arms if arm != study.baseline]
-        items.append(
-            Figure("difference-along-training", caption, spec, chapters.arm_legend(study, arms))
-        )
+        legend = chapters.arm_legend(study, arms)
+        items.append(Figure("difference-along-training", caption, spec, legend))
     if trained["loss"].notna().any():
         smoothed, smoothing_note = None, ""
         if trained["tokens"].nunique() * SMOOTHED >= 3:
@@ -298,12 +281,7 @@ def draw_losses(study: Study) -> list[Item]:
                 "seed is as logged."
             )
         logged, drawn = trained["tokens"].nunique(), curves.thin_curves(trained)["tokens"].nunique()
-        drawn_note = (
-            f" Drawn are {drawn} of {logged} logged steps, picked, not averaged; the files have "
-            "all."
-            if drawn < logged
-            else ""
-        )
+        drawn_note = text.selection_note(drawn, logged, "logged steps")
         caption = (
             f"Training loss, mean of the batches since the last logged step ({band})."
             f"{smoothing_note}{drawn_note}"
@@ -311,9 +289,8 @@ def draw_losses(study: Study) -> list[Item]:
         spec = figures.draw_loss_curves(
             trained, study.runs, study.arms, "training loss (nats)", smoothed=smoothed
         )
-        items.append(
-            Figure("training-loss", caption, spec, chapters.arm_legend(study, trained["arm"]))
-        )
+        legend = chapters.arm_legend(study, trained["arm"])
+        items.append(Figure("training-loss", caption, spec, legend))
     return [*items, pairs.final_loss_table(study)] if len(study.replicates()) else items
 
 

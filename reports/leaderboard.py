@@ -81,9 +81,8 @@ def write_answer(kept: list[Study], rows: pd.DataFrame) -> str:
     sentence += f"; {exploratory} of them exploratory, so without a number." if exploratory else "."
     decided = rows[rows["verdict"].isin(["better", "worse"]) & rows["mean"].notna()]
     for word, ascending in (("better", True), ("worse", False)):
-        ranked = decided[decided["verdict"] == word].sort_values(
-            "mean", ascending=ascending, kind="stable"
-        )
+        ranked = decided.sort_values("mean", ascending=ascending, kind="stable")
+        ranked = ranked[ranked["verdict"] == word]
         if len(ranked):
             sentence += f" {_name_extreme(ranked.iloc[0], word)}"
     return sentence
@@ -104,12 +103,8 @@ def list_details(kept: list[Study], rows: pd.DataFrame) -> list[tuple[str, str]]
     """Return the size of the board."""
     regimes = rows["regime"].nunique()
     facts = [("studies", text.count(len(kept))), ("rows", text.count(len(rows)))]
-    facts.append(
-        (
-            "regimes",
-            f"{regimes}, not comparable with each other" if regimes > 1 else text.count(regimes),
-        )
-    )
+    note = ", not comparable with each other" if regimes > 1 else ""
+    facts.append(("regimes", f"{text.count(regimes)}{note}"))
     if exploratory := int(rows["exploratory"].sum()):
         facts.append(("exploratory", text.count(exploratory)))
     return facts
@@ -121,9 +116,8 @@ def first_screen(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
     unfinished = [study for study in kept if not study.complete]
     if unfinished:
         items.append(Callout("Half finished.", "Of these studies only what is judged is shown:"))
-        items.append(
-            Bullets([f"{study.path.name}: {_describe_progress(study)}" for study in unfinished])
-        )
+        lines = [f"{study.path.name}: {_describe_progress(study)}" for study in unfinished]
+        items.append(Bullets(lines))
     if rows.empty:
         return items
     return [*items, draw_forest(rows), effect_table(rows)]
@@ -131,35 +125,27 @@ def first_screen(kept: list[Study], rows: pd.DataFrame) -> list[Item]:
 
 def _describe_progress(study: Study) -> str:
     done = int((~study.runs["outcome"].isin(UNFINISHED)).sum())
-    missing = words.list_missing(study)
-    return (
-        f"{done} of {text.plural(len(study.runs), 'planned run')} "
-        f"done{'; ' + missing[0] if missing else ''}"
-    )
+    planned = text.plural(len(study.runs), "planned run")
+    return "; ".join([f"{done} of {planned} done", *words.list_missing(study)[:1]])
 
 
 def draw_forest(rows: pd.DataFrame) -> Figure:
     """Return the forest plot of all effects."""
     drawn = int(rows["mean"].notna().sum())
-    scale = (
-        f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of far "
-        "intervals are not comparable with those of near ones."
-        if forest.needs_log_axis(rows)
-        else ""
-    )
+    scale = ""
+    if forest.needs_log_axis(rows):
+        scale = (
+            f" The axis is linear within ±{rows['m'].min():g} and logarithmic beyond: lengths of "
+            "far intervals are not comparable with those of near ones."
+        )
     caption = (
         f"{_count_effects(drawn)}, grouped by study under its regime; the shaded band is that "
         f"study's ±m. {_describe_families(rows)} Rows in words have no mean, and say why.{scale} "
         "Compare rows within a group: another group had another size, budget or corpus."
     )
     keys = {"●": "mean of the pairs", "▬": "simultaneous interval", "░": "±m"}
-    return Figure(
-        "forest",
-        caption,
-        forest.draw_forest(rows),
-        group_legend(forest.verdict_groups(rows), forest.COLORS),
-        keys,
-    )
+    legend = group_legend(forest.verdict_groups(rows), forest.COLORS)
+    return Figure("forest", caption, forest.draw_forest(rows), legend, keys)
 
 
 def _count_effects(n: int) -> str:
@@ -238,9 +224,7 @@ def size_items(kept: list[Study]) -> list[Item]:
     if not groups:
         return []
     slopes = pd.concat([growth.fit_slopes(group) for group in groups], ignore_index=True)
-    items: list[Item] = [
-        Text(sentence) for sentence in map(_slope_sentence, slopes.to_dict("records"))
-    ]
+    items: list[Item] = [Text(_slope_sentence(row)) for row in slopes.to_dict("records")]
     columns = [
         Column("label", "arm"),
         Column("ablation", "ablation"),
@@ -267,9 +251,8 @@ def size_items(kept: list[Study]) -> list[Item]:
         if len(growth.effect_points(group))
     ]
     if left_out:
-        items.append(
-            Text(f"A size that is there twice counts once. Left out: {'; '.join(left_out)}.")
-        )
+        left_out_note = "A size that is there twice counts once. Left out:"
+        items.append(Text(f"{left_out_note} {'; '.join(left_out)}."))
     return items
 
 
@@ -312,13 +295,11 @@ def explain_board(rows: pd.DataFrame) -> list[Item]:
         return []
     lines = [
         "A difference is the arm's final loss minus its own study's baseline, paired by seed, at "
-        "the rate that the "
-        "protocol chose for each: a row says nothing about another size, budget or corpus.",
+        "the rate that the protocol chose for each: a row says nothing about another size, budget "
+        "or corpus.",
         "Verdicts are each study's own, by its own protocol and m; nothing is judged again here.",
-        (
-            "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it "
-            "would be read as a result."
-        ),
+        "Invalid, unstable, exploratory and unfinished rows have no number: among numbers it "
+        "would be read as a result.",
         f"The p of the whole board is Holm's over {text.plural(len(rows), 'row')}; rows without a "
         "test count as p = 1. Who picks the best of many rows should look at this one.",
     ]
@@ -334,20 +315,18 @@ def study_table(kept: list[Study], left_out: list[str]) -> list[Item]:
     """Return the studies on the board, and the duplicates that are left out."""
     if not kept:
         return []
-    frame = pd.DataFrame(
-        [
-            {
-                "study": study.path.name,
-                "question": study.protocol.question,
-                "regime": board.study_regime(study).regime,
-                "seeds": study.rules.seeds,
-                "state": "done" if study.complete else "half finished",
-                "method": study.verdict.method,
-                "created": study.about.created[:10],
-            }
-            for study in kept
-        ]
-    )
+    rows = [
+        {
+            "study": study.path.name,
+            "question": study.protocol.question,
+            "regime": board.study_regime(study).regime,
+            "seeds": study.rules.seeds,
+            "state": "done" if study.complete else "half finished",
+            "method": study.verdict.method,
+            "created": study.about.created[:10],
+        }
+        for study in kept
+    ]
     columns = [
         Column("study", "study"),
         Column("question", "question"),
@@ -357,14 +336,8 @@ def study_table(kept: list[Study], left_out: list[str]) -> list[Item]:
         numbers("method", "judged by method", text.count),
         Column("created", "begun"),
     ]
-    items: list[Item] = [
-        Table(
-            "studies",
-            "Every study on the board, in the order in which they were begun.",
-            frame,
-            columns,
-        )
-    ]
+    caption = "Every study on the board, in the order in which they were begun."
+    items: list[Item] = [Table("studies", caption, pd.DataFrame(rows), columns)]
     if left_out:
         items.append(Text(f"Duplicates: {'; '.join(left_out)}."))
     return items

@@ -6,6 +6,7 @@ Copy this file to ./reports/run.py and change it. `build_run(run)` gets one run 
 token.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,11 +101,9 @@ def _describe_progress(run: RunView) -> str:
     share = f" of {text.count(planned)} ({text.percent(done / planned)})" if planned else ""
     progress = f"{text.count(done)} tokens{share} are logged"
     evaluated = run.curves[(run.curves["kind"] == "eval") & run.curves["loss"].notna()]
-    return (
-        f"{progress}, last evaluated loss {text.loss(evaluated['loss'].iloc[-1])} nats"
-        if len(evaluated)
-        else progress
-    )
+    if evaluated.empty:
+        return progress
+    return f"{progress}, last evaluated loss {text.nats(evaluated['loss'].iloc[-1])}"
 
 
 def list_details(run: RunView) -> list[tuple[str, str]]:
@@ -113,12 +112,10 @@ def list_details(run: RunView) -> list[tuple[str, str]]:
     row = single.full_row(run)
     facts = [("outcome", "stalled" if row["stalled"] else str(row["outcome"]))]
     if model.get("n_layer"):
-        shape, size = text.shape(model), row["parameters"]
-        facts.append(
-            ("size", shape if text.absent(size) else f"{text.big(size)} parameters: {shape}")
-        )
-    facts.append(("peak rate", text.rate(row["lr"])))
-    facts.append(("seed", text.plain(row["seed"])))
+        counted = row["parameters"]
+        size = "" if text.absent(counted) else f"{text.big(counted)} parameters: "
+        facts.append(("size", f"{size}{text.shape(model)}"))
+    facts += [("peak rate", text.rate(row["lr"])), ("seed", text.plain(row["seed"]))]
     if data.get("source"):
         facts.append(("corpus", f"{data['source']}, tokenizer {data.get('tokenizer', 'byte')}"))
     if train.get("device"):
@@ -133,17 +130,11 @@ def first_screen(run: RunView) -> list[Item]:
     items: list[Item] = []
     row = single.full_row(run)
     if row["outcome"] in UNFINISHED:
-        items.append(
-            Callout("Half finished.", f"What is shown is what is logged.{_reason_in_brackets(row)}")
-        )
+        body = f"What is shown is what is logged.{_reason_in_brackets(row)}"
+        items.append(Callout("Half finished.", body))
     elif row["outcome"] == "diverged":
-        items.append(
-            Callout(
-                "Diverged.",
-                f"{row['reason'] or 'The loss or a gradient was not finite'}. Where: see the "
-                "table.",
-            )
-        )
+        reason = row["reason"] or "The loss or a gradient was not finite"
+        items.append(Callout("Diverged.", f"{reason}. Where: see the table."))
     elif row["stalled"]:
         items.append(Callout("Stalled.", _describe_stall(row)))
     items.append(ending_table(run))
@@ -166,51 +157,21 @@ def _describe_stall(row: dict[str, Any]) -> str:
 def _thinning_note(run: RunView) -> str:
     train = run.curves[run.curves["kind"] == "train"]
     drawn = single.lines.thin_curves(train)["tokens"].nunique()
-    logged = train["tokens"].nunique()
-    return (
-        f" Drawn are {drawn} of {logged} records, picked, not averaged; the files have all."
-        if drawn < logged
-        else ""
-    )
+    return text.selection_note(drawn, train["tokens"].nunique(), "records")
 
 
 def ending_table(run: RunView) -> Table:
     """Return the numbers at the end, and what stands out on the way."""
     row = single.full_row(run)
     losses = [
-        (
-            "final loss",
-            row["tokens"],
-            row["loss"],
-            f"{text.loss(row['loss'])} nats",
-            "all evaluated tokens",
-        ),
-        (
-            "loss before training",
-            0,
-            row["initial_loss"],
-            f"{text.loss(row['initial_loss'])} nats",
-            "the same tokens",
-        ),
-        (
-            "token frequencies alone",
-            None,
-            row["unigram_loss"],
-            f"{text.loss(row['unigram_loss'])} nats",
-            "the same tokens",
-        ),
-        (
-            "training loss",
-            row["tokens"],
-            row["train_loss"],
-            f"{text.loss(row['train_loss'])} nats",
-            "mean of the last tenth",
-        ),
+        ("final loss", row["tokens"], row["loss"], "all evaluated tokens"),
+        ("loss before training", 0, row["initial_loss"], "the same tokens"),
+        ("token frequencies alone", None, row["unigram_loss"], "the same tokens"),
+        ("training loss", row["tokens"], row["train_loss"], "mean of the last tenth"),
     ]
-    rows = [dict(zip(_KEYS, loss, strict=True)) for loss in losses if not text.absent(loss[2])]
-    rows += [
-        {**loss, "over": "logged records"} for loss in single.find_notable(run).to_dict("records")
-    ]
+    ending = pd.DataFrame(losses, columns=["what", "tokens", "value", "over"])
+    ending = ending.dropna(subset="value").assign(told=lambda rows: rows["value"].map(text.nats))
+    notable = single.find_notable(run).assign(over="logged records")
     columns = [
         Column("what", "what"),
         Column("told", "value"),
@@ -221,11 +182,8 @@ def ending_table(run: RunView) -> Table:
         "How it ended and what stands out on the way. n = 1 run: no number here has an interval "
         "over seeds."
     )
-    frame = pd.DataFrame(rows, columns=list(_KEYS)).astype({"tokens": "Int64", "value": "float64"})
-    return Table("ending", caption, frame, columns, sortable=False, stacked=True)
-
-
-_KEYS = ("what", "tokens", "value", "told", "over")
+    frame = pd.concat([ending.astype(notable.dtypes.to_dict()), notable], ignore_index=True)
+    return Table("ending", caption, frame[list(notable)], columns, sortable=False, stacked=True)
 
 
 # ---- evidence ----
@@ -279,10 +237,8 @@ def draw_layers(run: RunView) -> list[Item]:
         spec = single.draw_heat(run.layers, quantity)
         if spec is not None:
             n = run.layers[run.layers["quantity"] == quantity]["tokens"].nunique()
-            full_caption = (
-                f"{caption} Logged {text.plural(n, 'time')}; the darker the larger (logarithmic)."
-            )
-            items.append(Figure(f"layers-{quantity.replace('_', '-')}", full_caption, spec))
+            caption += f" Logged {text.plural(n, 'time')}; the darker the larger (logarithmic)."
+            items.append(Figure(f"layers-{quantity.replace('_', '-')}", caption, spec))
     return items
 
 
@@ -293,11 +249,9 @@ def document_items(run: RunView) -> list[Item]:
         return []
     frame = frame.sort_values(["loss", "document"], ascending=[False, True]).reset_index(drop=True)
     low, high = summaries.mean_interval(frame["loss"])
-    interval = (
-        ""
-        if text.absent(low)
-        else f", 95\N{NO-BREAK SPACE}% interval over documents {text.span(low, high)}"
-    )
+    interval = ""
+    if not text.absent(low):
+        interval = f", 95\N{NO-BREAK SPACE}% interval over documents {text.span(low, high)}"
     caption = (
         f"Loss of {text.plural(len(frame), 'document')}, the hardest first: mean "
         f"{text.loss(frame['loss'].mean())} nats (documents weighed alike{interval}, n = "
@@ -311,12 +265,10 @@ def document_items(run: RunView) -> list[Item]:
     items: list[Item] = []
     if len(frame) > 1:
         items.append(Figure("documents-by-loss", caption, single.draw_documents(frame)))
-    ends = frame if len(frame) <= 2 * SHOWN else pd.concat([frame.head(SHOWN), frame.tail(SHOWN)])
-    selection = (
-        "All of them."
-        if len(ends) == len(frame)
-        else f"The {SHOWN} hardest and the {SHOWN} easiest; the files have all."
-    )
+    ends, selection = frame, "All of them."
+    if len(frame) > 2 * SHOWN:
+        ends = pd.concat([frame.head(SHOWN), frame.tail(SHOWN)])
+        selection = f"The {SHOWN} hardest and the {SHOWN} easiest; the files have all."
     return [*items, Table("documents-ends", selection, ends, columns)]
 
 
@@ -329,41 +281,25 @@ def cost_table(run: RunView) -> list[Item]:
     if result is None:
         return []
     groups = {name: n for name, n in result.parameters.items() if n}
-    seconds, wall, flops = result.seconds, result.wall_seconds, result.flops
-    rows = [
-        (f"parameters: {name.replace('_', ' ')}", n, text.count(n)) for name, n in groups.items()
+    flops, seconds = result.flops, result.seconds
+    quantities: list[tuple[str, Any, Callable[[Any], str]]] = [
+        (f"parameters: {name.replace('_', ' ')}", n, text.count) for name, n in groups.items()
     ]
-    rows += (
-        [("parameters", sum(groups.values()), text.count(sum(groups.values())))] if groups else []
-    )
-    rows += [
-        ("FLOPs of the training", flops, text.big(flops)),
-        ("time of the training alone", seconds, text.seconds(seconds)),
-        ("with evaluation, checkpoints and compilation", wall, text.seconds(wall)),
-        (
-            "tokens per second of training",
-            result.tokens_per_s,
-            text.count(result.tokens_per_s),
-        ),
-        (
-            "FLOP per second",
-            flops and seconds and flops / seconds,
-            text.big(flops and seconds and flops / seconds),
-        ),
-        (
-            "peak memory",
-            result.peak_memory_bytes,
-            text.memory(result.peak_memory_bytes),
-        ),
-        ("attempts", result.attempts, text.plain(result.attempts)),
+    quantities += [
+        ("parameters", sum(groups.values()) or None, text.count),
+        ("FLOPs of the training", flops, text.big),
+        ("time of the training alone", seconds, text.seconds),
+        ("with evaluation, checkpoints and compilation", result.wall_seconds, text.seconds),
+        ("tokens per second of training", result.tokens_per_s, text.count),
+        ("FLOP per second", flops and seconds and flops / seconds, text.big),
+        ("peak memory", result.peak_memory_bytes, text.memory),
+        ("attempts", result.attempts, text.plain),
     ]
-    frame = pd.DataFrame(
-        [row for row in rows if not text.absent(row[1])], columns=["what", "value", "told"]
-    )
+    rows = [(what, n, show(n)) for what, n, show in quantities if not text.absent(n)]
+    frame = pd.DataFrame(rows, columns=["what", "value", "told"])
     caption = "Cost of the run. Do not compare times: runs share the machine. n = 1."
-    return [
-        Table("costs", caption, frame, [Column("what", ""), Column("told", "")], sortable=False)
-    ]
+    columns = [Column("what", ""), Column("told", "")]
+    return [Table("costs", caption, frame, columns, sortable=False)]
 
 
 def configuration_items(run: RunView) -> list[Item]:

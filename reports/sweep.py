@@ -6,12 +6,11 @@ returns a `Report`. Losses are in nats per token on the tune part.
 """
 
 import json
-from functools import partial
 from typing import Any
 
 import pandas as pd
-import yaml
 
+from andrea.analysis.chapters import common as chapters
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.figures import importances
 from andrea.analysis.figures import parallel_coordinates as parallel
@@ -29,6 +28,8 @@ from andrea.analysis.report import (
     Section,
     Table,
     Text,
+    facts_table,
+    intervals,
     numbers,
 )
 from andrea.analysis.tables import summaries
@@ -95,19 +96,11 @@ def format_value(setting: Any) -> str:
 def list_details(study: Study, trials: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the conditions of the answer."""
     config = next((arm.config for arm in study.resolved.arms.values()), {})
-    facts = [
-        ("trials", text.count(len(trials))),
-        ("sampler", study.protocol.sampler or "tpe"),
-    ]
+    facts = [("trials", text.count(len(trials))), ("sampler", study.protocol.sampler or "tpe")]
     if config.get("model"):
         facts.append(("size", text.shape(config["model"])))
-    if config.get("data"):
-        facts.append(
-            (
-                "corpus",
-                f"{config['data'].get('source')}, tokenizer {config['data'].get('tokenizer')}",
-            )
-        )
+    if data := config.get("data"):
+        facts.append(("corpus", f"{data.get('source')}, tokenizer {data.get('tokenizer')}"))
     if study.runs["tokens"].notna().any():
         facts.append(("training", f"{text.count(study.runs['tokens'].max())} tokens"))
     return facts
@@ -133,9 +126,8 @@ def first_screen(study: Study, trials: pd.DataFrame) -> list[Item]:
             f"{int(trials['n'].max())} per trial). Where the line is level for long, more trials "
             "of this kind bring little."
         )
-        items.append(
-            Figure("history", caption, searches.draw_history(trials), keys=mark_keys(trials))
-        )
+        spec = searches.draw_history(trials)
+        items.append(Figure("history", caption, spec, keys=mark_keys(trials)))
     return items
 
 
@@ -205,7 +197,7 @@ def importance_items(study: Study, trials: pd.DataFrame, table: pd.DataFrame | N
     columns = [
         Column("parameter", "parameter"),
         numbers("share", "importance", text.percent),
-        numbers(("low", "high"), "over resamples", partial(text.between, show=text.percent)),
+        numbers(("low", "high"), "over resamples", intervals(text.percent)),
         numbers("n", "trials", text.count),
         numbers("good", "trained", text.count),
     ]
@@ -234,14 +226,7 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
         "mark to follow its trial."
     )
     legend = group_legend(parallel.trial_groups(trials), parallel.GROUPS)
-    items: list[Item] = [
-        Figure(
-            "parallel-coordinates",
-            caption,
-            parallel.draw_parallel_coordinates(trials, names, space),
-            legend,
-        ),
-    ]
+    lines = parallel.draw_parallel_coordinates(trials, names, space)
     first, second = names[:2]
     how_chosen = "the first two parameters"
     if shares is not None:
@@ -255,23 +240,23 @@ def joint_figures(study: Study, trials: pd.DataFrame, shares: pd.DataFrame | Non
         sign: meaning.replace(", at the upper edge", "")
         for sign, meaning in mark_keys(trials).items()
     }
-    items.append(
-        Figure(
-            "pair", pair_caption, parallel.draw_pair(trials, first, second, space), legend, signs
-        )
-    )
-    return items
+    pair = parallel.draw_pair(trials, first, second, space)
+    return [
+        Figure("parallel-coordinates", caption, lines, legend),
+        Figure("pair", pair_caption, pair, legend, signs),
+    ]
 
 
 def slice_figures(study: Study, trials: pd.DataFrame) -> list[Item]:
     """Return a figure per parameter."""
     items: list[Item] = []
     names = summaries.parameter_names(study)
-    others = (
-        " The other parameters vary too: the lower edge is what this one can reach, the spread "
-        "above it their doing."
-    )
-    others = others if len(names) > 1 else ""
+    others = ""
+    if len(names) > 1:
+        others = (
+            " The other parameters vary too: the lower edge is what this one can reach, the spread "
+            "above it their doing."
+        )
     for name in names if trials["ok"].any() else []:
         log = searches.searched_on_log_scale(trials, name, study.protocol.ranges)
         caption = (
@@ -279,14 +264,8 @@ def slice_figures(study: Study, trials: pd.DataFrame) -> list[Item]:
             f"{int(trials['n'].max())} per trial.{others}"
         )
         spec = searches.draw_slice(trials, name, log)
-        items.append(
-            Figure(
-                "slice-" + name.replace(".", "-").replace("_", "-"),
-                caption,
-                spec,
-                keys=mark_keys(trials),
-            )
-        )
+        slug = name.replace(".", "-").replace("_", "-")
+        items.append(Figure(f"slice-{slug}", caption, spec, keys=mark_keys(trials)))
     return items
 
 
@@ -299,30 +278,18 @@ def search_table(study: Study) -> list[Item]:
         (key, setting if isinstance(setting, str) else json.dumps(setting))
         for key, setting in search.items()
     ]
-    table = pd.DataFrame(rows, columns=["what", "how"])
     caption = (
         "The search: its space, and the sampler with every argument. Trials of a generation are "
         "proposed together."
     )
-    return (
-        [Table("search", caption, table, [Column("what", ""), Column("how", "")], sortable=False)]
-        if rows
-        else []
-    )
+    return [facts_table("search", caption, rows)] if rows else []
 
 
 def configuration_items(study: Study) -> list[Item]:
     """Return the best configuration, the question and the environments."""
     items: list[Item] = []
     if study.best.config:
-        config = {
-            key: setting for key, setting in study.best.config.items() if not key.endswith("seed")
-        }
-        items.append(
-            Code("The best configuration, resolved", yaml.safe_dump(config, sort_keys=False))
-        )
+        body = chapters.config_yaml(study.best.config)
+        items.append(Code("The best configuration, resolved", body))
     items.append(Code("Sweep, as asked", study.question_yaml))
-    for environment, n in study.environments:
-        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
-        items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
-    return items
+    return items + chapters.environment_items(study)

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pandas as pd
@@ -52,6 +52,11 @@ def numbers(
 ) -> Column:
     """A column of numbers."""
     return Column(key, header, show, numeric=True)
+
+
+def intervals(show: Callable[[Any], str]) -> Callable[[Any, Any], str]:
+    """Return what writes an interval, each end of it by `show`."""
+    return partial(text.between, show=show)
 
 
 @dataclass(frozen=True)
@@ -106,15 +111,17 @@ class Table:
 
 def _cell(column: Column, record: dict[Any, Any], mark: str | None) -> Cell:
     values = [record[key] for key in column.keys]
-    sort = (
-        ""
-        if text.absent(values[0])
-        else repr(float(values[0]))
-        if column.numeric
-        else str(values[0])
-    )
+    sort = ""
+    if not text.absent(values[0]):
+        sort = repr(float(values[0])) if column.numeric else str(values[0])
     shown = column.show(*values)
     return Cell(shown, sort, column.numeric, shown.split(" ")[0] if column.key == mark else "")
+
+
+def facts_table(name: str, caption: str, facts: Sequence[tuple[str, str]]) -> Table:
+    """Return a table of names and what is said of them, in this order."""
+    frame = pd.DataFrame(facts, columns=["what", "how"])
+    return Table(name, caption, frame, [Column("what", ""), Column("how", "")], sortable=False)
 
 
 @dataclass(frozen=True)
@@ -243,7 +250,5 @@ class Report:
 
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """Every file of numbers: the whole tables, and those that are shown and not among them."""
-        shown = {item.name: item.frame for item in self.shown()}
-        return self.frames | {
-            name: frame for name, frame in shown.items() if name not in self.frames
-        }
+        shown = {item.name: item.frame for item in self.shown() if item.name not in self.frames}
+        return self.frames | shown

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Positions(Variant):
-    """Nothing, unless a variant says more."""
+    """Base of position encodings: adds nothing to the stream and changes no scores."""
 
     relative = False
     """It is worked into the scores of attention, so that it has no effect in a context of 1."""

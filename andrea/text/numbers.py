@@ -32,6 +32,11 @@ def loss(value: Any) -> str:
     return number(value)
 
 
+def nats(value: Any) -> str:
+    """A loss with its unit."""
+    return f"{loss(value)} nats"
+
+
 def signed(value: Any) -> str:
     """A difference in nats, four decimals, its sign always shown."""
     return NOTHING if absent(value) else _decimals(float(value), "+,.4f")
@@ -167,6 +172,13 @@ def plural(n: int, one: str, many: str = "") -> str:
 def listing(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def selection_note(drawn: int, total: int, things: str, files: str = "the files have") -> str:
+    """Return a caption's remark that a figure draws only some; empty where it draws all."""
+    if drawn == total:
+        return ""
+    return f" Drawn are {drawn} of {total} {things}, picked, not averaged; {files} all."
 
 
 def judged(verdict: str, cause: str) -> str:

@@ -2,7 +2,7 @@
 appendix.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,7 @@ import yaml
 
 from andrea.analysis.figures import theme
 from andrea.analysis.load import Study
-from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, numbers
+from andrea.analysis.report import Callout, Code, Column, Item, Table, Text, facts_table, numbers
 from andrea.analysis.tables import summaries
 from andrea.text import numbers as text
 
@@ -38,13 +38,8 @@ def protocol_items(study: Study) -> list[Item]:
     rules = study.rules
     items: list[Item] = []
     question = study.protocol
-    for name, words in (
-        ("Claim", question.claim),
-        ("Hypothesis", question.hypothesis),
-        ("Why", question.why),
-    ):
-        if words:
-            items.append(Text(f"{name}: {words}"))
+    words = {"Claim": question.claim, "Hypothesis": question.hypothesis, "Why": question.why}
+    items += [Text(f"{name}: {answer}") for name, answer in words.items() if answer]
     k = max(1, len(study.arms) - 1)
     facts = [
         ("judged by", _judged_by(study)),
@@ -54,10 +49,7 @@ def protocol_items(study: Study) -> list[Item]:
             f"paired t, Holm over {text.plural(k, 'arm')}, at {rules.alpha}; equivalent: two "
             f"one-sided tests against ±m at {rules.alpha:g}/{k}",
         ),
-        (
-            "replicates",
-            f"{rules.seeds} seeds per arm, the same ones, which tuning never used",
-        ),
+        ("replicates", f"{rules.seeds} seeds per arm, the same ones, which tuning never used"),
         ("tuning", describe_tuning(study)),
         ("matched", describe_matching(study)),
         ("corpus", describe_corpus(study)),
@@ -69,12 +61,8 @@ def protocol_items(study: Study) -> list[Item]:
     if versions:
         numbered = ", ".join(f"{name} {number}" for name, number in versions.items())
         facts.append(("judged with", f"method {study.verdict.method}, {numbered}"))
-    table = pd.DataFrame(facts, columns=["what", "how"])
     caption = f"The protocol, frozen {study.resolved.frozen_at or 'before the first run'}."
-    items.append(
-        Table("protocol", caption, table, [Column("what", ""), Column("how", "")], sortable=False)
-    )
-    return items + size_tables(study)
+    return [*items, facts_table("protocol", caption, facts), *size_tables(study)]
 
 
 def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
@@ -84,28 +72,19 @@ def _evaluation_facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
     evaluated = runs.dropna(subset=["eval_tokens"])
     if evaluated.empty:
         return []
-    tokens, digests = evaluated["eval_tokens"].iloc[0], evaluated["eval_digest"].unique()
+    digests = evaluated["eval_digest"].unique()
     same = "the same in every run" if len(digests) == 1 else f"{len(digests)} different sets"
-    seen = (
-        f"{text.count(runs['tokens'].max())} tokens, {text.count(runs['unique_tokens'].max())} of "
-        "them unique"
-    )
+    tokens = text.count(evaluated["eval_tokens"].iloc[0])
+    most = runs[["tokens", "unique_tokens", "epochs"]].max()
+    trained_on = f"{text.count(most['tokens'])} tokens, {text.count(most['unique_tokens'])} of them"
     facts = [
-        (
-            "evaluated",
-            f"{text.count(tokens)} tokens of the verdict part, {same} (digest {digests[0][:12]})",
-        ),
-        ("trained on", f"{seen}, {text.short(runs['epochs'].max())} epochs"),
+        ("evaluated", f"{tokens} tokens of the verdict part, {same} (digest {digests[0][:12]})"),
+        ("trained on", f"{trained_on} unique, {text.short(most['epochs'])} epochs"),
     ]
     good = runs[runs["ok"]]
     if len(good):
-        ratio = float((good["bpb"] / good["loss"]).iloc[0])
-        facts.append(
-            (
-                "bits per byte",
-                f"1 nat per token is {text.number(ratio, 3)} bits per byte of this text",
-            )
-        )
+        ratio = text.number((good["bpb"] / good["loss"]).iloc[0], 3)
+        facts.append(("bits per byte", f"1 nat per token is {ratio} bits per byte of this text"))
     return facts
 
 
@@ -120,20 +99,14 @@ def describe_tuning(study: Study) -> str:
     """Return the tuning design in words."""
     trials = study.rules.trials
     if study.centers:
+        centers = {study.called(arm): text.rate(center) for arm, center in study.centers.items()}
+        own = text.listing([f"{arm} round {center}" for arm, center in centers.items()])
         middle = text.rate(study.rules.center)
-        own = [
-            f"{study.called(arm)} round {text.rate(center)}"
-            for arm, center in study.centers.items()
-        ]
-        common = (
-            f"for every arm round {middle}, but {text.listing(own)}, as declared before the first "
-            "run"
-        )
+        common = f"for every arm round {middle}, but {own}, as declared before the first run"
     else:
-        grid = next((choice.grid for choice in study.choices.values() if choice.grid), [])
-        common = "common to all arms" + (
-            f" ({', '.join(text.rate(lr) for lr in grid)})" if grid else ""
-        )
+        grids = [choice.grid for choice in study.choices.values() if choice.grid]
+        rates = f" ({', '.join(map(text.rate, grids[0]))})" if grids else ""
+        common = f"common to all arms{rates}"
     if trials < 7:
         return f"{text.plural(trials, 'rate')} {common}, the best of them; no midpoints"
     return (
@@ -215,14 +188,8 @@ def cost_tables(study: Study) -> list[Item]:
             *(numbers(key, key.replace("_", " "), text.count) for key in named),
         ]
         columns.append(numbers("against", "against the baseline", text.relative))
-        items.append(
-            Table(
-                "parameters",
-                "Parameters by group, counted from the configuration.",
-                groups,
-                columns,
-            )
-        )
+        caption = "Parameters by group, counted from the configuration."
+        items.append(Table("parameters", caption, groups, columns))
     frame = with_labels(study, summaries.cost_table(study))
     if frame["flops_per_token"].notna().any() or frame["n"].any():
         columns = [
@@ -266,14 +233,28 @@ def difference_items(study: Study) -> list[Item]:
         )
         items.append(Table("settings-that-differ", caption, frame, columns))
     groups = summaries.parameter_table(study)
-    total = dict(zip(groups["arm"], groups["against"], strict=True))
     others = [
         f"{study.called(arm)} {text.relative(share)}"
-        for arm, share in total.items()
+        for arm, share in zip(groups["arm"], groups["against"], strict=True)
         if arm != study.baseline
     ]
     if others and len(groups.columns) > 3:
         items.append(Text(f"Parameters against {study.baseline_label}: {text.listing(others)}."))
+    return items
+
+
+def config_yaml(config: Mapping[str, Any]) -> str:
+    """Return a configuration as YAML, without the seeds, which are each run's own."""
+    without_seeds = {key: value for key, value in config.items() if not key.endswith("seed")}
+    return yaml.safe_dump(without_seeds, sort_keys=False)
+
+
+def environment_items(study: Study) -> list[Item]:
+    """Return every distinct environment, to be copied."""
+    items: list[Item] = []
+    for environment, n in study.environments:
+        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
+        items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
     return items
 
 
@@ -283,15 +264,12 @@ def configuration_items(study: Study) -> list[Item]:
     for arm in study.arms:
         config = dict(study.resolved_arm(arm).config)
         if config:
-            config = {key: value for key, value in config.items() if not key.endswith("seed")}
             lr = study.choice(arm).lr
             if lr is not None:
                 config["train"] = {**config.get("train", {}), "lr": lr}
             title = f"Configuration of {study.called(arm)}, resolved"
-            items.append(Code(title, yaml.safe_dump(config, sort_keys=False)))
-    for environment, n in study.environments:
-        body = yaml.safe_dump(environment.to_json(), sort_keys=False, allow_unicode=True)
-        items.append(Code(f"Environment of {text.plural(n, 'run')}", body))
+            items.append(Code(title, config_yaml(config)))
+    items += environment_items(study)
     if any(environment.git and environment.git.dirty for environment, _ in study.environments):
         body = "Runs were made with uncommitted changes: the commit alone does not tell them."
         items.append(Callout("Dirty tree.", body))

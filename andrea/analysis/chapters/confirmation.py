@@ -9,6 +9,7 @@ import pandas as pd
 from andrea.analysis.chapters.sentences import asked_extras
 from andrea.analysis.load import Study
 from andrea.analysis.report import Column, Item, Table, Text, numbers
+from andrea.analysis.tables.frames import with_floats
 from andrea.records.verdict import Confirmation, Judged
 from andrea.text import numbers as text
 
@@ -27,21 +28,13 @@ def chapter(study: Study) -> list[Item]:
         "both decide and otherwise; a verdict is not confirmed where the fresh seeds alone tell "
         "nothing. Intervals hold together within a block."
     )
-    shown = Table(
-        "confirmation",
-        caption,
-        frame,
-        _columns("label", "arm"),
-        sortable=False,
-        stacked=True,
-        mark="word",
-    )
-    return [shown, *_effects(study)]
+    return [_table("confirmation", caption, frame, Column("label", "arm")), *_effects(study)]
 
 
-def _columns(key: str, header: str) -> list[Column]:
-    return [
-        Column(key, header),
+def _table(name: str, caption: str, frame: pd.DataFrame, contrast: Column) -> Table:
+    """Return a table with two rows for each arm or effect, which `contrast` names."""
+    columns = [
+        contrast,
         Column("block", "seeds"),
         Column("word", "verdict"),
         numbers("mean", "difference (nats)", text.signed),
@@ -49,6 +42,7 @@ def _columns(key: str, header: str) -> list[Column]:
         numbers("n", "pairs", text.count),
         Column("agrees", "confirmed"),
     ]
+    return Table(name, caption, frame, columns, sortable=False, stacked=True, mark="word")
 
 
 def confirmation_table(study: Study) -> pd.DataFrame:
@@ -79,26 +73,14 @@ def _two_rows(
 ) -> list[dict[str, Any]]:
     rows = []
     for judged, block, agreement in ((first, "first", ""), (again, "confirmation", agrees)):
-        row = {
-            **names,
-            "block": block,
-            "word": text.judged(judged.verdict, judged.cause),
-            "mean": judged.mean,
-            "low": judged.low,
-            "high": judged.high,
-            "n": judged.n,
-            "reason": judged.reason,
-            "agrees": agreement,
-        }
-        rows.append(row)
+        word = text.judged(judged.verdict, judged.cause)
+        quantities = {key: getattr(judged, key) for key in ("mean", "low", "high", "n", "reason")}
+        rows.append({**names, "block": block, "word": word, **quantities, "agrees": agreement})
     return rows
 
 
 def _as_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    for key in frame.columns.intersection(["mean", "low", "high"]):
-        frame[key] = pd.to_numeric(frame[key]).astype("float64")
-    return frame
+    return with_floats(pd.DataFrame(rows), "mean", "low", "high")
 
 
 def _effects(study: Study) -> list[Item]:
@@ -115,18 +97,8 @@ def _effects(study: Study) -> list[Item]:
         "The effects of the factors in both blocks of seeds; intervals hold together within a kind "
         "and a block."
     )
-    columns = _columns("name", "effect")
-    return [
-        Table(
-            "confirmation-effects",
-            caption,
-            _as_frame(rows),
-            columns,
-            sortable=False,
-            stacked=True,
-            mark="word",
-        )
-    ]
+    effect = Column("name", "effect")
+    return [_table("confirmation-effects", caption, _as_frame(rows), effect)]
 
 
 def words_by_arm(study: Study) -> dict[str, str]:
@@ -143,11 +115,8 @@ def words_by_arm(study: Study) -> dict[str, str]:
 
 def _confirmation_rows(study: Study) -> list[dict[Any, Any]]:
     """Return the rows of `table` that are about the second block."""
-    return [
-        row
-        for row in confirmation_table(study).to_dict("records")
-        if row["block"] == "confirmation"
-    ]
+    rows = confirmation_table(study).to_dict("records")
+    return [row for row in rows if row["block"] == "confirmation"]
 
 
 SENTENCE = {
@@ -175,8 +144,8 @@ def write_sentence(study: Study) -> str:
     rows = _confirmation_rows(study)
     groups: dict[str, dict[str, list[str]]] = {}
     for row in rows:
-        groups.setdefault(_clause_key(row["agrees"]), {}).setdefault(row["word"], [])
-        groups[_clause_key(row["agrees"])][row["word"]].append(row["arm"])
+        arms_by_word = groups.setdefault(_clause_key(row["agrees"]), {})
+        arms_by_word.setdefault(row["word"], []).append(row["arm"])
     if set(groups) == {"agrees"}:
         return f"A confirmation on {seeds} agrees{' for every arm' if len(rows) > 1 else ''}."
     clauses = [

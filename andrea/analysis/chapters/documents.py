@@ -1,6 +1,7 @@
 """The chapter over documents: the effect on other texts of the same kind."""
 
 import re
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -113,12 +114,8 @@ def _figure(study: Study, effects: pd.DataFrame) -> Figure:
     years = names.map(find_year)
     dated = bool(years.notna().all() and years.nunique() > 1)
     drawn = choose_documents(effects, dict(zip(names, years, strict=True)) if dated else {})
-    count, all_of = drawn["document"].nunique(), len(names)
-    some = (
-        f" Drawn are {count} of {all_of} documents, picked, not averaged; the file has all."
-        if count < all_of
-        else ""
-    )
+    count = drawn["document"].nunique()
+    some = text.selection_note(count, len(names), "documents", "the file has")
     along = "over the years that their names tell" if dated else "from the least to the greatest"
     # In the order of the differences there is always a slope.
     far = "a slope over the years or a few far marks" if dated else "a few far marks"
@@ -148,30 +145,27 @@ def choose_documents(effects: pd.DataFrame, years: dict[str, float]) -> pd.DataF
     parts = []
     for _, of_arm in effects.sort_values("difference", kind="stable").groupby("arm", sort=False):
         ranked = of_arm.assign(rank=np.arange(1.0, len(of_arm) + 1))
-        count = min(DRAWN, len(of_arm))
-        places = np.unique(np.linspace(0, len(of_arm) - 1, count).round().astype(int))
-        parts.append(ranked.iloc[places])
+        parts.append(ranked.iloc[marks.evenly_spaced(len(of_arm), DRAWN)])
     drawn = pd.concat(parts, ignore_index=True)
     drawn["x"] = drawn["document"].map(years) if years else drawn["rank"]
     return drawn
 
 
 def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[str, Any]:
-    domain = padded_domain(
-        min(float(drawn["low"].min()), 0.0), max(float(drawn["high"].max()), 0.0)
-    )
-    scale = alt.Scale(domain=domain, nice=False, zero=False)
+    low, high = float(drawn["low"].min()), float(drawn["high"].max())
+    scale = marks.linear_scale(padded_domain(min(low, 0.0), max(high, 0.0)))
     # Every layer has the title: one without it takes it from all that share the axis.
-    how: dict[str, Any] = {"title": f"difference to {baseline} (nats)", "scale": scale}
-    y, y_low = (
-        alt.Y(f"{key}:Q", axis=alt.Axis(format="+.3~f"), **how) for key in ("difference", "low")
+    title = f"difference to {baseline} (nats)"
+    y = partial(alt.Y, title=title, scale=scale, axis=alt.Axis(format="+.3~f"))
+    first, last = float(drawn["x"].min()), float(drawn["x"].max())
+    x = alt.X(
+        "x:Q",
+        title="year in the document's name" if dated else "documents, by their difference",
+        scale=marks.linear_scale(padded_domain(first, last, 0.03)),
+        axis=marks.integer_axis(int(first), int(last)),
     )
-    ends = padded_domain(float(drawn["x"].min()), float(drawn["x"].max()), 0.03)
-    axis = marks.integer_axis(int(drawn["x"].min()), int(drawn["x"].max()))
-    title = "year in the document's name" if dated else "documents, by their difference"
-    x = alt.X("x:Q", title=title, scale=alt.Scale(domain=ends, nice=False, zero=False), axis=axis)
     size = alt.Size("tokens:Q", scale=alt.Scale(range=[25, 220]), legend=None)
-    words = {
+    titles = {
         "arm:N": "arm",
         "document:N": "document",
         "tokens:Q|,d": "tokens",
@@ -180,19 +174,15 @@ def _spec(drawn: pd.DataFrame, arms: Any, dated: bool, baseline: str) -> dict[st
         "high:Q|+.4f": "greatest seed",
         "n:Q": "seeds",
     }
-    kept = drawn[["arm", "document", "tokens", "x", "difference", "low", "high", "n"]]
-    base = chart_of_visible(kept).encode(x=x, color=arm_color(arms))
-    zero = (
-        alt.Chart(inline_data(pd.DataFrame({"difference": [0.0]})))
-        .mark_rule(strokeWidth=1.5)
-        .encode(y=y)
+    columns = ["arm", "document", "tokens", "x", "difference", "low", "high", "n"]
+    base = chart_of_visible(drawn[columns]).encode(x=x, color=arm_color(arms))
+    zero = alt.Chart(inline_data(pd.DataFrame({"difference": [0.0]}))).mark_rule(strokeWidth=1.5)
+    rule = base.mark_rule(strokeWidth=1, opacity=0.45)
+    dots = base.mark_point(filled=True, opacity=0.85)
+    layered = alt.layer(
+        zero.encode(y=y("difference:Q")),
+        rule.encode(y=y("low:Q"), y2="high:Q"),
+        dots.encode(y=y("difference:Q"), size=size, tooltip=tooltips(titles)),
     )
-    rule = base.mark_rule(strokeWidth=1, opacity=0.45).encode(y=y_low, y2="high:Q")
-    dots = base.mark_point(filled=True, opacity=0.85).encode(
-        y=y, size=size, tooltip=tooltips(words)
-    )
-    return finish_chart(
-        alt.layer(zero, rule, dots),
-        300,
-        f"Difference to {baseline} on every evaluated document, per arm.",
-    )
+    description = f"Difference to {baseline} on every evaluated document, per arm."
+    return finish_chart(layered, 300, description)

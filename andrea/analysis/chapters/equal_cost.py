@@ -1,7 +1,6 @@
 """Effects in tokens and at equal budgets, quantities that are not matched, measured speed."""
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -9,8 +8,9 @@ import pandas as pd
 from andrea.analysis.chapters import sentences as words
 from andrea.analysis.chapters.common import with_labels
 from andrea.analysis.load import Study
-from andrea.analysis.report import Column, Item, Table, numbers
+from andrea.analysis.report import Column, Item, Table, intervals, numbers
 from andrea.analysis.tables import not_matched as notmatched
+from andrea.analysis.tables.frames import with_floats
 from andrea.records.extras import BUDGETS, Budget
 from andrea.records.verdict import EqualCost
 from andrea.store.verdict_rows import VerdictRow
@@ -35,12 +35,11 @@ def tokens_saved_table(study: Study) -> list[Item]:
     if not rows:
         return []
     keys = ("saved", "low", "high", "level", "n", "tokens")
-    frame = _with_numbers(pd.DataFrame(rows), *keys).drop(columns="interval")
-    frame = frame[["arm", "label", *keys, "reason"]]
+    frame = with_floats(pd.DataFrame(rows), *keys)[["arm", "label", *keys, "reason"]]
     columns = [
         Column("label", "arm"),
         numbers("saved", "tokens saved", text.share),
-        numbers(("low", "high"), "interval", partial(text.between, show=text.share)),
+        numbers(("low", "high"), "interval", intervals(text.share)),
         numbers("n", "pairs", text.count),
         numbers("tokens", "the baseline's tokens to that loss", text.count),
     ]
@@ -75,7 +74,7 @@ def equal_budget_table(study: Study) -> list[Item]:
         if row.verdict != "baseline":
             rows.append(_at_equal_tokens(study, row))
             rows += [_at_budget(study, budget, row.arm) for budget in BUDGETS]
-    frame = _with_numbers(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
+    frame = with_floats(pd.DataFrame(rows), "tokens", "mean", "low", "high", "level", "n", "p")
     columns = [
         Column("label", "arm"),
         Column("budget", "compared at"),
@@ -142,14 +141,14 @@ def not_matched_table(study: Study) -> list[Item]:
     if not rows:
         return []
     frame = with_labels(study, pd.DataFrame(rows))
-    frame = _with_numbers(frame, "deviation", "low", "high")
+    frame = with_floats(frame, "deviation", "low", "high")
     columns = [
         Column("label", "arm"),
         Column("what", "quantity"),
         Column(("baseline", "unit"), "baseline", _format_quantity),
         Column(("arm_value", "unit"), "arm's", _format_quantity),
         numbers("deviation", "deviation", text.relative),
-        numbers(("low", "high"), "95 % interval", partial(text.between, show=text.relative)),
+        numbers(("low", "high"), "95 % interval", intervals(text.relative)),
         Column("note", "how it came about"),
     ]
     caption = (
@@ -198,51 +197,33 @@ def speed_table(study: Study) -> list[Item]:
         "step_s low high rounds compile_s tokens_per_s peak_memory_bytes tokens_per_s_low "
         "tokens_per_s_high ratio ratio_low ratio_high"
     )
-    frame = _with_numbers(pd.DataFrame(rows), *quantities.split())
+    frame = with_floats(pd.DataFrame(rows), *quantities.split())
     columns = [
         Column("label", "arm"),
         numbers("step_s", "step (ms)", _format_ms),
-        numbers(("low", "high"), "interval (ms)", partial(text.between, show=_format_ms)),
+        numbers(("low", "high"), "interval (ms)", intervals(_format_ms)),
         numbers("rounds", "rounds", text.count),
         numbers("tokens_per_s", "tokens/s", text.count),
-        numbers(
-            ("tokens_per_s_low", "tokens_per_s_high"),
-            "interval",
-            partial(text.between, show=text.count),
-        ),
+        numbers(("tokens_per_s_low", "tokens_per_s_high"), "interval", intervals(text.count)),
         numbers("ratio", "step time / baseline's", text.ratio),
-        numbers(
-            ("ratio_low", "ratio_high"), "its interval", partial(text.between, show=text.ratio)
-        ),
+        numbers(("ratio_low", "ratio_high"), "its interval", intervals(text.ratio)),
     ]
     for key, header, show in (
         ("compile_s", "compilation, apart", text.seconds),
         ("peak_memory_bytes", "peak memory", text.memory),
     ):
         columns += [numbers(key, header, show)] if frame[key].notna().any() else []
-    level = text.percent(study.speed.level)
+    speed = study.speed
+    torch = f"torch {speed.torch}, " if speed.torch else ""
     caption = (
-        f"Measured on {study.speed.device or 'this machine'}, "
-        f"{_torch(study)}{text.plural(int(study.speed.threads or 1), 'thread')}: all arms warm, in "
-        "one process, taking turns round by round, so that what the machine does meanwhile strikes "
-        f"all alike. Medians over rounds with {level} intervals; the ratio is the median of the "
-        "ratios within rounds. Compilation is not in the steps."
+        f"Measured on {speed.device or 'this machine'}, "
+        f"{torch}{text.plural(int(speed.threads or 1), 'thread')}: all arms warm, in one process, "
+        "taking turns round by round, so that what the machine does meanwhile strikes all alike. "
+        f"Medians over rounds with {text.percent(speed.level)} intervals; the ratio is the median "
+        "of the ratios within rounds. Compilation is not in the steps."
     )
     return [Table("speed", caption, frame, columns)]
 
 
-def _torch(study: Study) -> str:
-    return f"torch {study.speed.torch}, " if study.speed.torch else ""
-
-
 def _format_ms(seconds: Any) -> str:
     return text.NOTHING if text.absent(seconds) else text.number(1000 * float(seconds), 2)
-
-
-def _with_numbers(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    for key in keys:
-        frame[key] = pd.to_numeric(
-            frame[key] if key in frame else pd.Series(index=frame.index, dtype="float64")
-        )
-        frame[key] = frame[key].astype("float64")
-    return frame

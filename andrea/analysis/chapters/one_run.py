@@ -45,87 +45,64 @@ def rate_curve(run: RunView) -> pd.DataFrame:
     """The learning rate as it was logged: tokens, lr. (`curves` has the peak rate in its column
     lr.)
     """
-    logged = [
-        r
-        for r in run.store.metrics(run.run_id)
-        if r.get("kind") == "train" and r.get("lr") is not None
-    ]
-    frame = pd.DataFrame({"tokens": [r["tokens"] for r in logged], "lr": [r["lr"] for r in logged]})
-    return frame.astype({"tokens": "int64", "lr": "float64"})
+    logged = pd.DataFrame(run.store.metrics(run.run_id), columns=["kind", "tokens", "lr"])
+    frame = logged[logged["kind"] == "train"].dropna(subset="lr").drop(columns="kind")
+    return frame.astype({"tokens": "int64", "lr": "float64"}).reset_index(drop=True)
 
 
 def find_notable(run: RunView) -> pd.DataFrame:
-    """What stands out along the training: what, tokens (where), value, told (the value in words).
+    """Return what stands out along the training: what, tokens (where), value, told (the value in
+    words).
 
     The first loss that was not finite with the last that was, the largest jump of the training loss
     from one record to the next, the largest gradient norm, the lowest evaluated loss.
     """
     train = run.curves[run.curves["kind"] == "train"].sort_values("tokens").reset_index(drop=True)
     evaluated = run.curves[run.curves["kind"] == "eval"].sort_values("tokens")
-    found: list[tuple[str, Any, Any, str]] = []
-    finite = np.isfinite(train["loss"].astype("float64"))
-    if len(train) and not finite.all():
-        first = train[~finite].iloc[0]
-        found.append(
-            (
-                "first training loss that was not finite",
-                first["tokens"],
-                None,
-                f"step {text.count(first['step'])}",
-            )
-        )
-        if finite.any():
-            last = train[finite & (train["tokens"] < first["tokens"])].tail(1)
-            found += [
-                ("the last one before it", r["tokens"], r["loss"], _format_nats(r["loss"]))
-                for r in last.to_dict("records")
-            ]
-    jumps = train["loss"].astype("float64").diff()
-    if jumps.notna().any() and jumps.max() > 0:
-        at = train.iloc[int(np.nanargmax(jumps.to_numpy()))]
-        found.append(
-            (
-                "largest jump of the training loss",
-                at["tokens"],
-                jumps.max(),
-                f"{text.signed(jumps.max())} nats",
-            )
-        )
-    norms = train["grad_norm"].astype("float64")
+    rows: list[tuple[str, Any, Any, str]] = _loss_of_finiteness(train)
+    jumps, norms = train["loss"].diff(), train["grad_norm"]
+    if jumps.max() > 0:
+        tokens = train.iloc[int(jumps.argmax())]["tokens"]
+        size = f"{text.signed(jumps.max())} nats"
+        rows.append(("largest jump of the training loss", tokens, jumps.max(), size))
     if norms.notna().any():
-        at = train.iloc[int(np.nanargmax(norms.to_numpy()))]
-        median = text.short(norms.median())
-        found.append(
-            (
-                "largest gradient norm",
-                at["tokens"],
-                norms.max(),
-                f"{text.short(norms.max())}, median {median}",
-            )
-        )
-    good = evaluated[np.isfinite(evaluated["loss"].astype("float64"))]
+        size = f"{text.short(norms.max())}, median {text.short(norms.median())}"
+        tokens = train.iloc[int(norms.argmax())]["tokens"]
+        rows.append(("largest gradient norm", tokens, norms.max(), size))
+    good = evaluated[np.isfinite(evaluated["loss"])]
     if len(good):
-        at, end = good.iloc[int(np.argmin(good["loss"].to_numpy(dtype="float64")))], good.iloc[-1]
-        said = _format_nats(at["loss"])
-        if end["tokens"] > at["tokens"]:
-            said += f"; at the end {text.signed(end['loss'] - at['loss'])}"
-        found.append(("lowest evaluated loss", at["tokens"], at["loss"], said))
-    frame = pd.DataFrame(found, columns=["what", "tokens", "value", "told"])
+        lowest, end = good.iloc[int(good["loss"].argmin())], good.iloc[-1]
+        size = text.nats(lowest["loss"])
+        if end["tokens"] > lowest["tokens"]:
+            size += f"; at the end {text.signed(end['loss'] - lowest['loss'])}"
+        rows.append(("lowest evaluated loss", lowest["tokens"], lowest["loss"], size))
+    frame = pd.DataFrame(rows, columns=["what", "tokens", "value", "told"])
     return frame.astype({"tokens": "Int64", "value": "float64"})
 
 
-def _format_nats(value: Any) -> str:
-    return f"{text.loss(value)} nats"
+def _loss_of_finiteness(train: pd.DataFrame) -> list[tuple[str, Any, Any, str]]:
+    """Return the first training loss that was not finite and the last one before it, as rows of
+    `find_notable`.
+    """
+    finite = np.isfinite(train["loss"])
+    if finite.all():
+        return []
+    first = train[~finite].iloc[0]
+    step = f"step {text.count(first['step'])}"
+    rows = [("first training loss that was not finite", first["tokens"], None, step)]
+    before = train[finite & (train["tokens"] < first["tokens"])]
+    if len(before):
+        last = before.iloc[-1]
+        rows.append(
+            ("the last one before it", last["tokens"], last["loss"], text.nats(last["loss"]))
+        )
+    return rows
 
 
 def curve_legend(run: RunView) -> dict[str, tuple[str, str]]:
     """The loss curves that there are, for `Figure.legend`."""
-    there = set(run.curves["kind"])
-    return {
-        kind: (NAMES[kind], theme.css_color(color))
-        for kind, color in KINDS.items()
-        if kind in there
-    }
+    legend = marks.group_legend(run.curves["kind"], KINDS)
+    return {kind: (NAMES[kind], color) for kind, (_, color) in legend.items()}
 
 
 def draw_losses(run: RunView) -> dict[str, Any]:
@@ -134,51 +111,34 @@ def draw_losses(run: RunView) -> dict[str, Any]:
     train = lines.thin_curves(drawn[drawn["arm"] == "train"])
     evaluated = drawn[drawn["arm"] == "eval"]
     levels = _levels(run)
-    finite = drawn["loss"][np.isfinite(drawn["loss"].astype("float64"))].astype("float64")
-    ends = pd.concat([finite, levels["loss"]])
-    highest = max(
-        float(ends.quantile(0.995)), float(levels["loss"].max()) if len(levels) else -np.inf
-    )
-    domain = padded_domain(float(ends.min()), min(highest, float(ends.max())), 0.05)
+    ends = pd.concat([drawn["loss"][np.isfinite(drawn["loss"])], levels["loss"]])
+    highest = min(max([ends.quantile(0.995), *levels["loss"]]), ends.max())
+    scale = marks.linear_scale(padded_domain(float(ends.min()), float(highest), 0.05))
     x = marks.tokens_axis(drawn["tokens"])
-    y = alt.Y(
-        "loss:Q",
-        title="loss (nats)",
-        scale=alt.Scale(domain=domain, zero=False, nice=False),
-        axis=alt.Axis(format=".3~f"),
-    )
+    y = alt.Y("loss:Q", title="loss (nats)", scale=scale, axis=alt.Axis(format=".3~f"))
     color = marks.group_color(KINDS)
-    words = {"arm:N": "curve", "tokens:Q|,d": "tokens", "step:Q|,d": "step", "loss:Q|.4f": "loss"}
-    first = chart_of_visible(train)
-    second = chart_of_visible(evaluated)
-    named = alt.Chart(inline_data(levels))
+    titles = {"arm:N": "curve", "tokens:Q|,d": "tokens", "step:Q|,d": "step", "loss:Q|.4f": "loss"}
+    first = chart_of_visible(train).encode(x=x, y=y)
+    second = chart_of_visible(evaluated).encode(x=x, y=y, color=color)
+    named = alt.Chart(inline_data(levels)).encode(y=y)
+    name = named.mark_text(align="right", dx=-4, dy=-6, fontSize=11, color=theme.css_color("muted"))
+    dots = second.mark_point(size=42, filled=True, opacity=1, clip=True)
     layers = [
-        named.mark_rule(strokeDash=[4, 4]).encode(y=y),
-        named.mark_text(
-            align="right", dx=-4, dy=-6, fontSize=11, color=theme.css_color("muted")
-        ).encode(y=y, x=alt.value(alt.ExprRef("width")), text="name:N"),
-        first.mark_line(strokeWidth=1.1, clip=True).encode(x=x, y=y, color=color),
-        first.mark_point(size=30, opacity=0, clip=True).encode(x=x, y=y, tooltip=tooltips(words)),
-        second.mark_line(strokeWidth=2.2, clip=True).encode(x=x, y=y, color=color),
-        second.mark_point(size=42, filled=True, opacity=1, clip=True).encode(
-            x=x, y=y, color=color, tooltip=tooltips(words)
-        ),
+        named.mark_rule(strokeDash=[4, 4]),
+        name.encode(x=alt.value(alt.ExprRef("width")), text="name:N"),
+        first.mark_line(strokeWidth=1.1, clip=True).encode(color=color),
+        first.mark_point(size=30, opacity=0, clip=True).encode(tooltip=tooltips(titles)),
+        second.mark_line(strokeWidth=2.2, clip=True),
+        dots.encode(tooltip=tooltips(titles)),
     ]
     return finish_chart(alt.layer(*layers), 320, "Training and evaluated loss over tokens trained.")
 
 
 def _levels(run: RunView) -> pd.DataFrame:
     row = full_row(run)
-    told = {
-        "at initialisation": row["initial_loss"],
-        "token frequencies alone": row["unigram_loss"],
-    }
-    rows = [
-        {"name": name, "loss": float(str(value))}
-        for name, value in told.items()
-        if not text.absent(value)
-    ]
-    return pd.DataFrame(rows, columns=["name", "loss"])
+    names = {"initial_loss": "at initialisation", "unigram_loss": "token frequencies alone"}
+    levels = pd.DataFrame({"name": names.values(), "loss": [row[key] for key in names]})
+    return levels.astype({"loss": "float64"}).dropna()
 
 
 def draw_along(
@@ -201,11 +161,8 @@ def draw_along(
     low, high = float(kept["value"].min()), float(kept["value"].max())
     domain = padded_log_domain(low, high) if log else [0.0, high * 1.05 or 1.0]
     scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
-    axis = (
-        alt.Axis(values=marks.log_ticks(*domain), format=form)
-        if log
-        else alt.Axis(format=form, tickCount=4)
-    )
+    ticks = {"values": marks.log_ticks(*domain)} if log else {"tickCount": 4}
+    axis = alt.Axis(format=form, **ticks)
     x, y = marks.tokens_axis(frame["tokens"]), alt.Y("value:Q", title=title, scale=scale, axis=axis)
     base = alt.Chart(inline_data(kept)).encode(x=x, y=y)
     words = tooltips({"tokens:Q|,d": "tokens", "value:Q|.4~g": title})
@@ -228,50 +185,34 @@ def draw_heat(layers: pd.DataFrame, quantity: str) -> dict[str, Any] | None:
     if drawn.empty:
         return None
     steps = np.sort(drawn["tokens"].astype("int64").unique())
-    kept = steps[
-        np.unique(np.linspace(0, len(steps) - 1, min(STEPS, len(steps))).round().astype(int))
-    ]
-    drawn = drawn[drawn["tokens"].isin(kept)][["layer", "tokens", "value"]]
+    chosen_steps = steps[marks.evenly_spaced(len(steps), STEPS)]
+    drawn = drawn[drawn["tokens"].isin(chosen_steps)][["layer", "tokens", "value"]]
     low, high = float(drawn["value"].min()), float(drawn["value"].max())
     domain = [low, high] if high > low else padded_log_domain(low, high)
-    shown = alt.Legend(
-        orient="top",
-        title=QUANTITIES[quantity],
-        gradientLength=180,
-        format="~g",
-        values=_few_ticks(*domain),
+    title = QUANTITIES[quantity]
+    legend = alt.Legend(
+        orient="top", title=title, gradientLength=180, format="~g", values=_few_ticks(*domain)
     )
-    color = alt.Color(
-        "value:Q",
-        scale=alt.Scale(type="log", scheme="viridis", reverse=True, domain=domain),
-        legend=shown,
-    )
+    scale = alt.Scale(type="log", scheme="viridis", reverse=True, domain=domain)
     axis = alt.Axis(format="~s", labelAngle=0, labelOverlap=True)
-    words = {"tokens:Q|,d": "tokens", "layer:O": "block", "value:Q|.3~g": QUANTITIES[quantity]}
-    tiles = (
-        alt.Chart(inline_data(drawn))
-        .mark_rect()
-        .encode(
-            x=alt.X("tokens:O", title="tokens trained", axis=axis),
-            y=alt.Y("layer:O", title="block (0: embedding)", sort="descending"),
-            color=color,
-            tooltip=tooltips(words),
-        )
+    titles = {"tokens:Q|,d": "tokens", "layer:O": "block", "value:Q|.3~g": title}
+    tiles = alt.Chart(inline_data(drawn)).mark_rect()
+    colored = tiles.encode(
+        x=alt.X("tokens:O", title="tokens trained", axis=axis),
+        y=alt.Y("layer:O", title="block (0: embedding)", sort="descending"),
+        color=alt.Color("value:Q", scale=scale, legend=legend),
+        tooltip=tooltips(titles),
     )
-    rows = drawn["layer"].nunique()
-    return finish_chart(
-        tiles, max(90, min(420, 22 * rows)), f"{QUANTITIES[quantity]} by block over tokens trained."
-    )
+    height = max(90, min(420, 22 * drawn["layer"].nunique()))
+    return finish_chart(colored, height, f"{title} by block over tokens trained.")
 
 
 def _few_ticks(low: float, high: float) -> list[float]:
     """A few labels of a logarithmic colour scale."""
     between = marks.log_ticks(low, high)
-    return (
-        between
-        if len(between) <= 6
-        else [tick for tick in between if f"{tick:e}".startswith("1")] or between[::3]
-    )
+    if len(between) <= 6:
+        return between
+    return [tick for tick in between if f"{tick:e}".startswith("1")] or between[::3]
 
 
 def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
@@ -281,21 +222,12 @@ def draw_documents(frame: pd.DataFrame) -> dict[str, Any]:
         frame: document, tokens, loss, in the order in which they are drawn.
     """
     drawn = frame[["document", "tokens", "loss"]].assign(rank=range(1, len(frame) + 1))
-    loss = drawn["loss"].astype("float64")
-    y = alt.Y(
-        "loss:Q",
-        title="loss (nats)",
-        scale=alt.Scale(domain=padded_domain(loss.min(), loss.max()), nice=False),
-    )
-    x = alt.X(
-        "rank:Q",
-        title="document, the hardest first",
-        axis=alt.Axis(format="d", tickMinStep=1, grid=False),
-    )
-    words = {"document:N": "document", "tokens:Q|,d": "tokens", "loss:Q|.4f": "loss"}
-    dots = alt.Chart(inline_data(drawn)).mark_point(
-        size=36, filled=True, opacity=0.75, color=theme.css_color("arm-1")
-    )
-    return finish_chart(
-        dots.encode(x=x, y=y, tooltip=tooltips(words)), 220, "Loss of every evaluated document."
-    )
+    domain = padded_domain(drawn["loss"].min(), drawn["loss"].max())
+    y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(domain=domain, nice=False))
+    axis = alt.Axis(format="d", tickMinStep=1, grid=False)
+    x = alt.X("rank:Q", title="document, the hardest first", axis=axis)
+    titles = {"document:N": "document", "tokens:Q|,d": "tokens", "loss:Q|.4f": "loss"}
+    color = theme.css_color("arm-1")
+    dots = alt.Chart(inline_data(drawn)).mark_point(size=36, filled=True, opacity=0.75, color=color)
+    chart = dots.encode(x=x, y=y, tooltip=tooltips(titles))
+    return finish_chart(chart, 220, "Loss of every evaluated document.")

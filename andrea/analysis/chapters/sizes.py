@@ -3,6 +3,8 @@ figure of both.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -75,105 +77,76 @@ def baseline_parameters(study: Study) -> int:
 
 def effect_points(group: Group) -> pd.DataFrame:
     """Effects by size, columns as in `POINTS`; only those that the board shows with a mean."""
-    found = []
-    for study in group:
-        rows = board.board_table([study])
-        rows = rows[(rows["kind"] == "arm") & rows["mean"].notna()]
-        keys = ["arm", "parameters", "mean", "low", "high", "n", "verdict", "study"]
-        found.append(rows[keys].assign(label=rows["effect"]))
-    return pd.concat(found, ignore_index=True)[list(POINTS)]
+    rows = pd.concat([board.board_table([study]) for study in group], ignore_index=True)
+    rows = rows[(rows["kind"] == "arm") & rows["mean"].notna()].assign(label=rows["effect"])
+    return rows[list(POINTS)].reset_index(drop=True)
 
 
 def fit_slopes(group: Group) -> pd.DataFrame:
     """How the effect of every arm moves with size, columns as in `SLOPES`."""
-    told, arms = effect_points(group), [arm for arm in group[0].arms if arm != group[0].baseline]
-    alpha = group[0].rules.alpha / max(1, len(arms))
-    found = []
+    points, study = effect_points(group), group[0]
+    arms = [arm for arm in study.arms if arm != study.baseline]
+    alpha = study.rules.alpha / max(1, len(arms))
+    rows = []
     for arm in arms:
-        there = set(told[told["arm"] == arm]["study"])
-        found.append(
-            _slope_row(
-                group[0], arm, _fit_arm([s for s in group if s.path.name in there], arm, alpha)
-            )
-        )
-    return pd.DataFrame(found, columns=list(SLOPES))
+        names = set(points[points["arm"] == arm]["study"])
+        slope = _fit_arm([study for study in group if study.path.name in names], arm, alpha)
+        rows.append(_slope_row(study, arm, slope))
+    return pd.DataFrame(rows, columns=list(SLOPES))
 
 
 def _fit_arm(group: Group, arm: str, alpha: float) -> Slope:
     effects, regrets = [], []
     for study in group:
         pairs = study.differences[(study.differences["arm"] == arm) & study.differences["ok"]]
-        effects.append(
-            {
-                int(seed): float(d)
-                for seed, d in zip(pairs["seed"], pairs["difference"], strict=True)
-            }
-        )
+        seeds, differences = pairs["seed"].tolist(), pairs["difference"].tolist()
+        effects.append(dict(zip(seeds, differences, strict=True)))
         regret = study.verdicts.set_index("arm")["regret"].get(arm)
         regrets.append(None if text.absent(regret) else float(str(regret)))
     if len(group) < 2:
-        return Slope(
-            "refused", f"{'one size has' if group else 'no size has'} a mean that can be compared"
-        )
+        number = "one" if group else "no"
+        return Slope("refused", f"{number} size has a mean that can be compared")
     return fit_slope([baseline_parameters(study) for study in group], effects, regrets, alpha)
 
 
-def _slope_row(study: Study, arm: str, found: Slope) -> dict[str, Any]:
-    low, high = found.interval or (None, None)
-    told = {"slope": found.slope, "low": low, "high": high, "level": found.level, "p": found.p}
-    row = {
-        "ablation": study.name,
-        "label": study.called(arm),
-        "word": found.word,
-        **told,
-        "regret": found.regret,
-    }
-    row["lack_of_fit"] = found.lack_of_fit
-    return {**row, "sizes": len(found.n), "n": ", ".join(map(str, found.n)), "reason": found.reason}
+def _slope_row(study: Study, arm: str, slope: Slope) -> dict[str, Any]:
+    low, high = slope.interval or (None, None)
+    names = {"ablation": study.name, "label": study.called(arm)}
+    counts = {"sizes": len(slope.n), "n": ", ".join(map(str, slope.n))}
+    return asdict(slope) | names | counts | {"low": low, "high": high}
 
 
 def draw_effects(group: Group) -> dict[str, Any]:
     """Effect over parameters (logarithmic): a point with its interval per size, joined where an arm
     has several.
     """
-    told, study = effect_points(group), group[0]
-    m = max(s.m or 0.0 for s in group)
-    ends = pd.concat([told["low"], told["high"], told["mean"], pd.Series([0.0, m, -m])]).dropna()
-    domain = marks.padded_log_domain(
-        float(told["parameters"].min()), float(told["parameters"].max())
+    points, study = effect_points(group), group[0]
+    m = max(study.m or 0.0 for study in group)
+    ends = pd.concat([points["low"], points["high"], points["mean"], pd.Series([0.0, m, -m])])
+    parameters = points["parameters"].astype("float64")
+    x_scale = marks.log_scale(parameters.min(), parameters.max())
+    ticks = marks.log_ticks(*marks.padded_log_domain(parameters.min(), parameters.max()))
+    axis = alt.Axis(values=ticks, format="~s", grid=False)
+    x = alt.X("parameters:Q", title="parameters of the baseline", axis=axis, scale=x_scale)
+    y = partial(
+        alt.Y,
+        title=f"difference to {study.label(study.baseline or '')} (nats)",
+        scale=alt.Scale(domain=padded_domain(float(ends.min()), float(ends.max())), nice=False),
+        axis=alt.Axis(format="+.3~f"),
     )
-    axis = alt.Axis(values=marks.log_ticks(*domain), format="~s", grid=False)
-    x = alt.X(
-        "parameters:Q",
-        title="parameters of the baseline",
-        axis=axis,
-        scale=alt.Scale(type="log", domain=domain, nice=False),
-    )
-    scale = alt.Scale(domain=padded_domain(float(ends.min()), float(ends.max())), nice=False)
-    title = f"difference to {study.label(study.baseline or '')} (nats)"
-    y = alt.Y("mean:Q", title=title, scale=scale, axis=alt.Axis(format="+.3~f"))
-    words = {
-        "arm:N": "arm",
-        "parameters:Q|,d": "parameters",
-        "mean:Q|+.4f": "mean",
-        "low:Q|+.4f": "from",
-        "high:Q|+.4f": "to",
-        "n:Q": "pairs",
-        "verdict:N": "verdict",
-    }
-    base = chart_of_visible(told).encode(x=x, color=marks.arm_color(study.arms))
+    titles = {"arm:N": "arm", "parameters:Q|,d": "parameters", **marks.EFFECT_TITLES}
+    titles["verdict:N"] = "verdict"
+    base = chart_of_visible(points).encode(x=x, color=marks.arm_color(study.arms))
+    line = base.mark_line(strokeWidth=2)
+    interval = base.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round")
+    mean = base.mark_point(size=60, filled=True, opacity=1)
     band = alt.Chart(inline_data(pd.DataFrame({"low": [-m], "high": [m], "zero": [0.0]})))
-    layers = [
-        marks.margin_band(band).encode(y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"),
-        band.mark_rule(strokeWidth=1.5).encode(y=alt.Y("zero:Q", title=title, scale=scale)),
-        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=marks.arm_dash(study.arms)),
-        base.mark_rule(strokeWidth=5, opacity=0.45, strokeCap="round").encode(
-            y=alt.Y("low:Q", title=title, scale=scale), y2="high:Q"
-        ),
-        base.mark_point(size=60, filled=True, opacity=1).encode(y=y, tooltip=tooltips(words)),
-    ]
-    return marks.finish_chart(
-        alt.layer(*layers),
-        300,
-        f"Effect of every arm of {study.name} over the number of parameters.",
+    layered = alt.layer(
+        marks.margin_band(band).encode(y=y("low:Q"), y2="high:Q"),
+        band.mark_rule(strokeWidth=1.5).encode(y=y("zero:Q")),
+        line.encode(y=y("mean:Q"), strokeDash=marks.arm_dash(study.arms)),
+        interval.encode(y=y("low:Q"), y2="high:Q"),
+        mean.encode(y=y("mean:Q"), tooltip=tooltips(titles)),
     )
+    description = f"Effect of every arm of {study.name} over the number of parameters."
+    return marks.finish_chart(layered, 300, description)

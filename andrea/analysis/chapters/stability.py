@@ -1,7 +1,6 @@
 """Stability of the arms in training, and their sensitivity to the learning rate."""
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import altair as alt
@@ -19,7 +18,8 @@ from andrea.analysis.figures.marks import (
     tooltips,
 )
 from andrea.analysis.load import Study
-from andrea.analysis.report import Column, Figure, Item, Table, numbers
+from andrea.analysis.report import Column, Figure, Item, Table, intervals, numbers
+from andrea.analysis.tables.frames import with_floats
 from andrea.text import numbers as text
 from andrea.verdict.replicates import Replicate
 from andrea.verdict.sensitivity import Sensitivity
@@ -41,12 +41,8 @@ def stability_table(study: Study) -> pd.DataFrame:
                 counted = measure_stability([_ended(run) for run in runs.to_dict("records")])
                 about = {"arm": arm, "label": study.label(arm), "phase": phase}
                 rows.append(about | asdict(counted))
-    frame = pd.DataFrame(
-        rows, columns=["arm", "label", "phase", "n", "diverged", "stalled", "rate", "low", "high"]
-    )
-    for key in ("rate", "low", "high"):
-        frame[key] = pd.to_numeric(frame[key]).astype("float64")
-    return frame
+    columns = ["arm", "label", "phase", "n", "diverged", "stalled", "rate", "low", "high"]
+    return with_floats(pd.DataFrame(rows, columns=columns), "rate", "low", "high")
 
 
 def _ended(run: dict[Any, Any]) -> Replicate:
@@ -66,7 +62,7 @@ def chapter(study: Study) -> list[Item]:
         numbers("diverged", "diverged", text.count),
         numbers("stalled", "stalled", text.count),
         numbers("rate", "share", text.percent),
-        numbers(("low", "high"), "95 % interval", partial(text.between, show=text.percent)),
+        numbers(("low", "high"), "95 % interval", intervals(text.percent)),
     ]
     caption = (
         "Runs that diverged or stalled, by arm and phase, with Wilson's interval: 0 of n is not "
@@ -94,11 +90,7 @@ def sensitivity_items(study: Study) -> list[Item]:
         numbers("value", "sensitivity (nats)"),
         numbers("best", "best on the grid (nats)"),
         numbers("n", "rates", text.count),
-        numbers(
-            ("from_rate", "to_rate"),
-            "rates from, to",
-            lambda low, high: f"{text.rate(low)}, {text.rate(high)}",
-        ),
+        numbers(("from_rate", "to_rate"), "rates from, to", _format_rates),
     ]
     columns += [Column("reason", "why not told")] if (frame["reason"] != "").any() else []
     caption = (
@@ -109,6 +101,10 @@ def sensitivity_items(study: Study) -> list[Item]:
     )
     items: list[Item] = [Table("sensitivity", caption, frame, columns)]
     return items + _figure(study, sensitivity_curve(study))
+
+
+def _format_rates(low: Any, high: Any) -> str:
+    return f"{text.rate(low)}, {text.rate(high)}"
 
 
 def _sensitivity_row(study: Study, arm: str, measured: Sensitivity) -> dict[str, Any]:
@@ -146,24 +142,18 @@ def _figure(study: Study, points: pd.DataFrame) -> list[Item]:
     title = "peak learning rate (grid that all arms share)"
     x = marks.rate_axis(points["lr"].round(12), points["lr"], title)
     domain = padded_domain(float(points["loss"].min()), float(points["loss"].max()))
-    y = alt.Y(
-        "loss:Q",
-        title="min(loss, loss at init) (nats)",
-        scale=alt.Scale(domain=domain, nice=False, zero=False),
-        axis=alt.Axis(values=marks.round_ticks(domain[0], domain[1]), format=".3~f"),
-    )
-    words = {"arm:N": "arm", "lr:Q|~r": "learning rate", "loss:Q|.4f": "min(loss, loss at init)"}
+    axis = alt.Axis(values=marks.round_ticks(domain[0], domain[1]), format=".3~f")
+    scale = marks.linear_scale(domain)
+    y = alt.Y("loss:Q", title="min(loss, loss at init) (nats)", scale=scale, axis=axis)
+    titles = {"arm:N": "arm", "lr:Q|~r": "learning rate", "loss:Q|.4f": "min(loss, loss at init)"}
     base = chart_of_visible(points).encode(x=x, y=y, color=arm_color(study.arms))
     line = base.mark_line(strokeWidth=2).encode(strokeDash=arm_dash(study.arms))
-    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltips(words))
+    dots = base.mark_point(size=55, filled=True, opacity=1).encode(tooltip=tooltips(titles))
     caption = (
         "The curve behind the number: what an arm loses, on the whole scale, at rates that are not "
         "its own. A flat curve forgives a wrong rate; one that climbs to the loss at "
         "initialisation has a cliff. One run per rate."
     )
-    spec = finish_chart(
-        alt.layer(line, dots),
-        280,
-        "Loss, at most that at initialisation, over the common learning rates.",
-    )
+    description = "Loss, at most that at initialisation, over the common learning rates."
+    spec = finish_chart(alt.layer(line, dots), 280, description)
     return [Figure("sensitivity-curve", caption, spec, arm_legend(study, points["arm"]))]

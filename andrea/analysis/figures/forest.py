@@ -109,10 +109,7 @@ def _plot_layers(plot: ForestPlot, y: alt.Y, x: Channel, color: alt.Color) -> li
         "ablation:N": "ablation",
         "effect:N": "arm",
         "judged:N": "verdict",
-        "mean:Q|+.4f": "mean",
-        "low:Q|+.4f": "from",
-        "high:Q|+.4f": "to",
-        "n:Q": "pairs",
+        **marks.EFFECT_TITLES,
         "regime:N": "regime",
     }
     tooltip = tooltips(titles)

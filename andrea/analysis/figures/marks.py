@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from andrea.analysis.figures import theme
@@ -27,6 +28,15 @@ VISIBLE = "indexof(hidden, datum.arm) < 0"
 """Vega expression: the reader has not hidden this arm with the legend."""
 FAILED = {"diverged": "cross", "stalled": "triangle-down"}
 """Shape of a run that did not train."""
+
+
+EFFECT_TITLES = {
+    "mean:Q|+.4f": "mean",
+    "low:Q|+.4f": "from",
+    "high:Q|+.4f": "to",
+    "n:Q": "pairs",
+}
+"""Part of the tooltip of an effect with its interval."""
 
 
 def inline_data(frame: pd.DataFrame) -> alt.InlineData:
@@ -133,6 +143,11 @@ def rate_axis(rates: Iterable[float], span: pd.Series, title: str) -> alt.X:
     return alt.X("lr:Q", title=title, scale=log_scale(span.min(), span.max()), axis=axis)
 
 
+def linear_scale(domain: Sequence[float]) -> alt.Scale:
+    """Return a scale with exactly these ends."""
+    return alt.Scale(domain=list(domain), nice=False, zero=False)
+
+
 def log_scale(low: float, high: float) -> alt.Scale:
     """Return a logarithmic scale a little wider than the values."""
     return alt.Scale(type="log", nice=False, domain=padded_log_domain(low, high))
@@ -149,6 +164,11 @@ def padded_log_domain(low: float, high: float) -> list[float]:
     """Return such a domain for a logarithmic axis."""
     pad = max((high / low) ** 0.08, 1.05)
     return [float(f"{low / pad:.3g}"), float(f"{high * pad:.3g}")]
+
+
+def evenly_spaced(total: int, most: int) -> np.ndarray:
+    """Return the places of at most that many of `total` things, evenly spaced, with both ends."""
+    return np.unique(np.linspace(0, total - 1, min(total, most)).round().astype(int))
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -102,13 +102,7 @@ def _margin_layers(m: float, x: Channel) -> list[Layer]:
 
 def _mean_layers(means: pd.DataFrame, x: Channel) -> list[Layer]:
     """Return the simultaneous interval of every arm as a thick line, its mean as a tick."""
-    titles = {
-        "arm:N": "arm",
-        "mean:Q|+.4f": "mean",
-        "low:Q|+.4f": "from",
-        "high:Q|+.4f": "to",
-        "n:Q": "pairs",
-    }
+    titles = {"arm:N": "arm", **marks.EFFECT_TITLES}
     base = chart_of_visible(means).encode(tooltip=tooltips(titles))
     interval = base.mark_rule(strokeWidth=7, opacity=0.45, strokeCap="round")
     tick = base.mark_tick(thickness=3, size=26)

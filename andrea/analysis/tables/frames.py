@@ -25,11 +25,10 @@ RUNS = {
     "trial": "int or NA: number of the Optuna trial",
     "generation": "int or NA: generation of trials it was asked in",
     "run_id": "str: name of the run in the store",
-    "outcome": "str: completed, diverged, stopped, pruned; or failed, running, missing where there "
-    "is no result",
+    "outcome": "str: completed, diverged; or failed, running, missing where there is no result",
     "stalled": "bool: completed with a final loss of at least 0.99 × the unigram loss",
     "ok": "bool: completed, not stalled, and with a final loss",
-    "reason": "str: why it diverged, stopped or failed",
+    "reason": "str: why it diverged or failed",
     "loss": "float, nats per token on all evaluated tokens at the end; NaN where there is none",
     "bpb": "float, bits per byte: the same loss per UTF-8 byte of the evaluated text",
     "initial_loss": "float, nats: the same tokens before training",
@@ -148,6 +147,13 @@ def runs_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
             texts = [None if value is None else str(value) for value in columns[key]]
             frame[key] = pd.Series(texts, dtype="str")
     return frame
+
+
+def with_floats(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Return the table with these columns as floats; a column that it lacks is all NaN."""
+    nothing = pd.Series(index=frame.index, dtype="float64")
+    floats = {key: pd.to_numeric(frame.get(key, nothing)).astype("float64") for key in keys}
+    return frame.assign(**floats)
 
 
 def with_number_types(frame: pd.DataFrame, meanings: Mapping[str, str]) -> pd.DataFrame:
