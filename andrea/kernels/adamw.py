@@ -30,9 +30,8 @@ FACTORS = 9
 """Numbers that `adamw_prepare` computes for the update of a replica."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS = range(4)
-"""Rows of a table of addresses."""
+ADDRESSED = ("params", "grads", *MOMENTS)
+"""Arguments of the update that are tables of addresses."""
 
 PerReplica = float | Sequence[float]
 """A number for all replicas, or one for each."""
@@ -53,12 +52,8 @@ class _Tables:
     chunk_offset: int
     """The number of chunks of the types before this one."""
     addresses: tuple[tuple[int, ...], ...] = ()
-    address_table: Tensor | None = None
-    """[4, T], int64: `addresses` on the device."""
-
-    def row(self, index: int) -> Tensor:
-        assert self.address_table is not None
-        return self.address_table[index]
+    address_rows: tuple[Tensor, ...] = ()
+    """`addresses` on the device: of parameters, gradients, first and second moments, [T], int64."""
 
 
 class AdamW(torch.optim.Optimizer):
@@ -114,7 +109,7 @@ class AdamW(torch.optim.Optimizer):
         self._tables: list[_Tables] = []
         self._tables_key: tuple[Any, ...] = ()
         self._partial = torch.empty(0, dtype=real, device=device)
-        self._captured: list[Any] = []
+        self._captured: list[Tensor] = []
         """What captured steps read, on the host too; it must outlive a later layout."""
 
     @property
@@ -148,8 +143,8 @@ class AdamW(torch.optim.Optimizer):
         for tables in self._tables:
             self._update_addresses(tables)
             if self._is_capturing():
-                self._captured.append((tables.numels, tables.scales, tables.chunks))
-                self._captured.append((tables.address_table, self._partial))
+                tensors = (tables.numels, tables.scales, tables.chunks, self._partial)
+                self._captured += [*tensors, *tables.address_rows]
             self._launch_gradient_norm(tables)
         # One launch between the two: the norm is over the parameters of all storage types.
         run_kernel(
@@ -167,10 +162,11 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _launch_gradient_norm(self, tables: _Tables) -> None:
+        _, gradients, *_ = tables.address_rows
         run_kernel(
             self._device,
             plan_gradient_norm(tables.storage, len(tables.chunks), self.replicas),
-            grads=tables.row(GRADIENTS),
+            grads=gradients,
             numels=tables.numels,
             chunks=tables.chunks,
             partial=self._partial,
@@ -179,13 +175,11 @@ class AdamW(torch.optim.Optimizer):
         )
 
     def _launch_update(self, tables: _Tables) -> None:
+        addresses = dict(zip(ADDRESSED, tables.address_rows, strict=True))
         run_kernel(
             self._device,
             plan_adamw_update(tables.storage, len(tables.chunks), self.replicas),
-            params=tables.row(PARAMETERS),
-            grads=tables.row(GRADIENTS),
-            exp_avg=tables.row(FIRST_MOMENTS),
-            exp_avg_sq=tables.row(SECOND_MOMENTS),
+            **addresses,
             numels=tables.numels,
             scales=tables.scales,
             chunks=tables.chunks,
@@ -281,7 +275,7 @@ class AdamW(torch.optim.Optimizer):
         # Transposed: the kernels take one array of addresses for each kind of tensor.
         addresses = tuple(zip(*columns, strict=True))
         if addresses != tables.addresses:
-            tables.address_table = self._upload(addresses, torch.int64)
+            tables.address_rows = self._upload(addresses, torch.int64).unbind()
             # A capture only records the copy: the first replay fills the table, so a later step
             # may not rely on it.
             tables.addresses = () if self._is_capturing() else addresses

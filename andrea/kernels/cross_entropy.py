@@ -47,10 +47,6 @@ class LossInputs(NamedTuple):
     z_loss: float
     with_grad: bool
 
-    @property
-    def rule(self) -> LossRule:
-        return LossRule(self.ignored, self.softcap, self.z_loss)
-
 
 class HeadInputs(NamedTuple):
     """Arguments of the op `head_loss`."""
@@ -64,9 +60,9 @@ class HeadInputs(NamedTuple):
     z_loss: float
     with_grad: bool
 
-    @property
-    def rule(self) -> LossRule:
-        return LossRule(self.ignored, self.softcap, self.z_loss)
+
+def _rule_of(inputs: LossInputs | HeadInputs) -> LossRule:
+    return LossRule(inputs.ignored, inputs.softcap, inputs.z_loss)
 
 
 class ScaleInputs(NamedTuple):
@@ -151,7 +147,7 @@ def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     loss, grad = _empty_loss(inputs)
     if logits.numel():
         rows, grad_rows = library.as_rows(logits), library.null_if_empty(grad)
-        fill_losses(rows, targets, inputs.rule, loss=loss, grad=grad_rows, upstream=upstream)
+        fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=grad_rows, upstream=upstream)
     return loss, grad
 
 
@@ -241,10 +237,10 @@ def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
     loss = x.new_empty(targets.shape, dtype=library.compute_type(x.dtype))
     rows = logits.view(-1, logits.shape[-1])
     if not inputs.with_grad:
-        fill_losses(rows, targets, inputs.rule, loss=loss, grad=None)
+        fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=None)
         return loss, x.new_empty(0)
     # In place: the logits belong to this op alone.
-    fill_losses(rows, targets, inputs.rule, loss=loss, grad=rows)
+    fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=rows)
     return loss, logits.view(*targets.shape, -1)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -283,9 +284,7 @@ class Run:
         tokens = trainer.step * self.tokens_per_step
         shape = (cfg.train.batch_size, cfg.model.context)
         return RunResult(
-            outcome=ending.outcome,
-            stalled=ending.stalled,
-            reason=ending.reason,
+            **asdict(ending),
             loss=finite_or_none(loss),
             bpb=finite_or_none(bits_per_byte(loss, data.x.size, data.bytes)),
             initial_loss=finite_or_none(self.initial_loss),

@@ -156,10 +156,7 @@ def without_keys(table: Mapping[str, T], *names: str) -> dict[str, T]:
 def resolve_settings(cfg: ModelSettings) -> Settings:
     """Return the settings with nothing left empty, the same for models that compute the same."""
     settings = cfg.model_dump(exclude=RESOLVED)
-    for part, has_bias in cfg.biases._asdict().items():
-        settings[f"{part}_bias"] = has_bias
-    for place, share in cfg.dropouts._asdict().items():
-        settings[f"dropout_{place}"] = share
+    settings |= cfg.biases.by_setting() | cfg.dropouts.by_setting()
     norm_reads = getattr(variant("norm", cfg.norm), "reads", ("norm_bias",))
     if "norm_bias" not in norm_reads or not cfg.norm_affine:
         settings["norm_bias"] = False

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from andrea.config import build
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, list_first, nearest
 from andrea.model.config import ModelConfig
 from andrea.model.hf.architecture import (
     Architecture,
@@ -51,7 +51,7 @@ def choose_architecture(cfg: ModelConfig) -> type[Architecture]:
     nearest_first = sorted(EVERY, key=lambda architecture: _distance(faults[architecture]))
     reasons = []
     for architecture in nearest_first[:NEAR]:
-        settings = _first_faults(faults[architecture])
+        settings = list_first(faults[architecture], NEAR + 1)
         reasons.append(f"{architecture.model_type} has no place for {settings}")
     raise UserError(
         "no architecture of transformers that andrea knows computes this model: "
@@ -62,12 +62,6 @@ def choose_architecture(cfg: ModelConfig) -> type[Architecture]:
 def _distance(faults: list[str]) -> int:
     """In how many things a model differs; all biases are one."""
     return len({"bias" if "_bias " in fault else fault for fault in faults})
-
-
-def _first_faults(faults: list[str]) -> str:
-    text = ", ".join(faults[: NEAR + 1])
-    n_more = len(faults) - NEAR - 1
-    return f"{text} and {n_more} more" if n_more > 0 else text
 
 
 def require_architecture(architecture: type[Architecture], cfg: ModelConfig) -> None:
