@@ -44,6 +44,13 @@ def nearest(name: str, valid_names: Iterable[str]) -> str:
     return did_you_mean(close[0]) if close else f"there are {', '.join(names) or 'none'}"
 
 
+def list_first(names: list[str], most: int) -> str:
+    """Word a list by its first names and how many more there are: `a, b and 3 more`."""
+    text = ", ".join(names[:most])
+    n_more = len(names) - most
+    return f"{text} and {n_more} more" if n_more > 0 else text
+
+
 def disk_full(error: BaseException) -> OSError | None:
     """Return the error of a full disk in the error's chain of causes; None where there is none."""
     cause: BaseException | None = error

@@ -65,7 +65,7 @@ def measure(folder, study, say, budget_s=0.0):
         arm: {"ratio": 0.8 if arm == "relu" else 1.0} for arm in study.arms if arm != study.baseline
     }
     folder.write(
-        speed.FILE,
+        speed.SPEED_FILE,
         {"format": speed.FORMAT, "arms": {arm: {} for arm in study.arms}, "ratio": ratios},
     )
     return speed.read(folder, study)

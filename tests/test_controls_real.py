@@ -51,7 +51,7 @@ def studied(tmp_path_factory):
         }
     )
     store, asked = RunStore(root / "runs"), Extras(controls=True, confirm=True, equal=["flops"])
-    planned = make_plan(Request(spec, name="mlp", device="cpu", beside=asked), store)
+    planned = make_plan(Request(spec, name="mlp", device="cpu", extras=asked), store)
     folder = freeze(planned, store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -128,7 +128,7 @@ def test_a_confirmation_and_equal_flops_stand_beside_the_verdict(studied):
 def test_the_plan_counted_what_was_trained(studied):
     folder, store, planned = studied
     runs = stored.planned(folder)
-    assert {extra.name: len(extra.certain) for extra in planned.extras} == {
+    assert {extra.name: len(extra.certain) for extra in planned.extra_forecasts} == {
         "controls": 7,
         "equal flops": 3,
         "confirmation": 6,

@@ -288,13 +288,10 @@ def test_a_capture_needs_a_step_before_it_and_keeps_what_it_reads(
     give_gradients(a, 1)
     optimizer.step()
     (tables,) = optimizer._tables
-    assert tables.address_table is not None
-    held = [
-        t.data_ptr()
-        for one in optimizer._captured
-        for t in (one if isinstance(one, tuple) else (one,))
-    ]
-    assert {tables.address_table.data_ptr(), tables.chunks.data_ptr()} <= set(held)
+    assert tables.address_rows
+    held = [tensor.data_ptr() for tensor in optimizer._captured]
+    read = [tables.chunks.data_ptr(), *(row.data_ptr() for row in tables.address_rows)]
+    assert {*read} <= {*held}
     assert tables.addresses == ()
     set_rate(optimizer, 5e-3)
     with pytest.raises(RuntimeError, match="rates"):

@@ -212,7 +212,7 @@ def test_auto_is_resolved_once_for_all_arms_when_a_study_is_frozen(
     monkeypatch.setattr(identity_module, "choose_kernels", measured)
     planned = make_plan(Request(ablation(tiny_text), name="norms"), store)
     assert [arm.config.train.kernels for arm in planned.arms.values()] == ["cuda", "cuda"]
-    assert {arm.asked.train.kernels for arm in planned.arms.values()} == {"auto"}
+    assert {arm.unresolved.train.kernels for arm in planned.arms.values()} == {"auto"}
     folder = freeze(planned, store)
     told = stored.study_json(folder, "resolved.json")["arms"]
     assert [arm["config"]["train"]["kernels"] for arm in told.values()] == ["cuda", "cuda"]

@@ -184,9 +184,9 @@ def test_a_measurement_of_other_arms_or_of_another_format_is_none(tmp_path: Path
         [],
         {},
     ):
-        (study.folder.path / speed.FILE).write_text(json.dumps(wrong))
+        (study.folder.path / speed.SPEED_FILE).write_text(json.dumps(wrong))
         assert speed.read(study.folder, study) is None
-    study.folder.write(speed.FILE, found)
+    study.folder.write(speed.SPEED_FILE, found)
     assert speed.measure(study.folder, study, print).to_json() == found
 
 
@@ -250,11 +250,11 @@ def test_every_arm_is_compiled_for_itself_however_many_there_are(
 def test_a_study_is_measured_once_in_a_child_that_leaves_nothing(tmp_path: Path) -> None:
     study, lines = frozen(tmp_path, base={}, deep={"model__n_layer": 4}), []
     found = speed.measure(study.folder, study, lines.append, budget_s=0.5)
-    assert found.to_json() == json.loads((study.folder.path / speed.FILE).read_text())
+    assert found.to_json() == json.loads((study.folder.path / speed.SPEED_FILE).read_text())
     assert found.arms.keys() == {"base", "deep"}
     assert (found.baseline, found.threads) == ("base", 1)
     assert len(lines) == 3 and "rounds" in lines[1] and "deep" in lines[2]
-    assert [path.name for path in study.folder.path.iterdir()] == [speed.FILE]
+    assert [path.name for path in study.folder.path.iterdir()] == [speed.SPEED_FILE]
     assert not _children()
     assert speed.measure(study.folder, study, lines.append) == found and len(lines) == 3
 

@@ -163,8 +163,8 @@ def test_at_equal_time_what_was_planned_stays_whatever_is_measured_later(tmp_pat
     assert go(folder, store, equal=("time",)).complete
     assert {run["tokens"] for run in lines(folder, "budget")} == {round(10 / 0.8) * 512}
     before = told(folder)["equal"]["time"]["relu"]
-    measured = stored.study_json(folder, speed.FILE)
-    folder.write(speed.FILE, {**measured, "ratio": {"relu": {"ratio": 1.5}}})
+    measured = stored.study_json(folder, speed.SPEED_FILE)
+    folder.write(speed.SPEED_FILE, {**measured, "ratio": {"relu": {"ratio": 1.5}}})
     assert go(folder, store).complete
     assert told(folder)["equal"]["time"]["relu"] == before
     assert {run["tokens"] for run in lines(folder, "budget")} == {round(10 / 0.8) * 512}
@@ -178,7 +178,7 @@ def test_lines_of_a_budget_that_a_kill_cut_short_are_planned_to_their_end(tmp_pa
         "arms": {arm: {} for arm in ("gelu_tanh", "swiglu", "relu")},
         "ratio": monkey,
     }
-    folder.write(speed.FILE, whole)
+    folder.write(speed.SPEED_FILE, whole)
     assert go(folder, store, equal=("time",)).complete
     before, runs = outcome(folder), folder.load_runs()
     budget = [run for run in runs if run.phase == "budget"]
@@ -207,11 +207,11 @@ def test_a_speed_that_is_measured_anew_changes_no_family(tmp_path):
     folder, store = study(tmp_path, arms=ARMS)
     ratio = {"relu": {"ratio": 0.8}, "swiglu": {"ratio": 1.02, "low": 0.9, "high": 1.1}}
     measured = {"format": speed.FORMAT, "arms": {arm: {} for arm in ARMS}, "ratio": ratio}
-    folder.write(speed.FILE, measured)
+    folder.write(speed.SPEED_FILE, measured)
     assert go(folder, store, equal=("time",)).complete
     before = told(folder)["equal"]["time"]["relu"]
     folder.write(
-        speed.FILE,
+        speed.SPEED_FILE,
         {**measured, "ratio": {**ratio, "swiglu": {"ratio": 1.2, "low": 1.1, "high": 1.3}}},
     )
     assert go(folder, store).complete
@@ -244,9 +244,11 @@ def test_a_speed_that_is_measured_anew_changes_no_family(tmp_path):
 )
 def test_a_speed_of_another_shape_is_none(tmp_path, told_of):
     folder, store = study(tmp_path)
-    folder.write(speed.FILE, {"format": speed.FORMAT, **told_of})
+    folder.write(speed.SPEED_FILE, {"format": speed.FORMAT, **told_of})
     assert speed.read(folder, FrozenStudy(folder, store)) is None
-    (folder.path / speed.FILE).write_text(f'{{"format": {speed.FORMAT}, "arms": {{"relu": NaN')
+    (folder.path / speed.SPEED_FILE).write_text(
+        f'{{"format": {speed.FORMAT}, "arms": {{"relu": NaN'
+    )
     assert speed.read(folder, FrozenStudy(folder, store)) is None
 
 
@@ -254,7 +256,7 @@ def test_a_speed_that_was_not_seen_to_differ_is_no_other_budget(tmp_path, monkey
     def noisy(folder, study, say, budget_s=0.0):
         told = fakes.measure(folder, study, say)
         folder.write(
-            speed.FILE,
+            speed.SPEED_FILE,
             told.to_json() | {"ratio": {"relu": {"ratio": 0.93, "low": 0.7, "high": 1.1}}},
         )
         return speed.read(folder, study)

@@ -71,7 +71,7 @@ def test_a_plan_counts_arms_runs_tokens_and_differences_and_writes_no_study(tiny
     assert planned.differences == {"post": {"norms": -32}}
     assert planned.arms["pre"].config.model.vocab_size == 256
     assert planned.arms["pre"].config.train.device in ("cpu", "cuda")
-    assert planned.arms["pre"].asked.train.device == "auto"
+    assert planned.arms["pre"].unresolved.train.device == "auto"
     assert list_studies(store) == []
 
 

@@ -67,11 +67,7 @@ def study_names(incomplete: str) -> list[str]:
 
 def setting_paths(incomplete: str) -> list[str]:
     """Return the dotted paths of settings that begin so, for `--set`."""
-    from andrea.config import RunConfig
+    from andrea.config import RunConfig, dotted
 
-    config = RunConfig()
-    sections = {"model": config.model, "data": config.data, "train": config.train}
-    paths: list[str] = []
-    for name, section in sections.items():
-        paths += [f"{name}.{field}=" for field in type(section).model_fields]
-    return [path for path in paths if path.startswith(incomplete)]
+    sections = RunConfig().model_dump(include={"model", "data", "train"})
+    return [f"{path}=" for path in dotted(sections) if path.startswith(incomplete)]

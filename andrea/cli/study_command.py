@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from andrea.catalogue import find_file
 from andrea.cli.settings import default_slots, require_preset
-from andrea.cli.show.display import LineDisplay, make_display
+from andrea.cli.show.display import make_display
 from andrea.cli.show.output import print_json, stdout_kept_for_json
 from andrea.cli.show.plan import device_of, plan_as_json, plan_as_text
 from andrea.cli.show.progress import StudyProgress
@@ -76,7 +76,7 @@ def build_request(options: StudyOptions) -> Request:
     return Request(
         preset=options.preset and require_preset(options.preset),
         overrides=parse_overrides(options.settings or []),
-        beside=parse_extras(options),
+        extras=parse_extras(options),
         spec=load_question(options),
         tokens=options.tokens,
         trials=options.trials,
@@ -166,7 +166,10 @@ def train_study(
             "store already"
         )
     options.say(f"folder: {folder.path}")
-    display = make_study_display(folder, planned, options)
+    plan = planned.plan
+    progress = StudyProgress(plan.run_count, plan.tokens, plan.estimate_s(planned.slots))
+    labels, results_before = arm_labels(folder), planned.results_before or 0
+    display = make_display(progress, options.stream, labels, results_before)
     # The mirror stays open until the report is written, since it sends that along.
     with open_mirror(folder, store, options.mirror, display.on_message) as mirror:
         observers: list[Observer] = [display]
@@ -175,15 +178,6 @@ def train_study(
         with display:
             summary = run_study(folder, store, planned.executor, observers, parse_extras(options))
         return show_results(folder, store, summary, options), len(summary.failed)
-
-
-def make_study_display(
-    folder: StudyFolder, planned: PlannedStudy, options: StudyOptions
-) -> LineDisplay:
-    """Return the display of the study's progress."""
-    plan = planned.plan
-    progress = StudyProgress(plan.run_count, plan.tokens, plan.estimate_s(planned.slots))
-    return make_display(progress, options.stream, arm_labels(folder), planned.results_before or 0)
 
 
 def show_results(

@@ -30,9 +30,8 @@ FACTORS = 9
 """Numbers that `adamw_prepare` computes for the update of a replica."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS = range(4)
-"""Rows of a table of addresses."""
+ADDRESSED = ("params", "grads", *MOMENTS)
+"""Arguments of the update that are tables of addresses."""
 
 PerReplica = float | Sequence[float]
 """A number for all replicas, or one for each."""
@@ -53,12 +52,8 @@ class _Tables:
     chunk_offset: int
     """The number of chunks of the types before this one."""
     addresses: tuple[tuple[int, ...], ...] = ()
-    address_table: Tensor | None = None
-    """[4, T], int64: `addresses` on the device."""
-
-    def row(self, index: int) -> Tensor:
-        assert self.address_table is not None
-        return self.address_table[index]
+    address_rows: tuple[Tensor, ...] = ()
+    """`addresses` on the device: of parameters, gradients, first and second moments, [T], int64."""
 
 
 class AdamW(torch.optim.Optimizer):
@@ -89,9 +84,8 @@ class AdamW(torch.optim.Optimizer):
         clip: PerReplica = 0.0,
         replicas: int = 1,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
         self.clip, self.replicas = clip, replicas
         for parameter in self._all_parameters():
             one_per_replica = replicas == 1 or parameter.shape[:1] == (replicas,)
@@ -106,15 +100,14 @@ class AdamW(torch.optim.Optimizer):
         self._steps = torch.zeros(replicas, dtype=torch.int64, device=device)
         self._norms = torch.zeros(replicas, dtype=real, device=device)
         self._factors = torch.zeros(replicas, FACTORS, dtype=real, device=device)
+        hyper_shape = (replicas, len(HYPER_PARAMETERS))
         # In float64: float32's 1 − 0.999 is wrong in the fifth digit.
-        self._hyper = torch.zeros(
-            replicas, len(HYPER_PARAMETERS), dtype=torch.float64, device=device
-        )
+        self._hyper = torch.zeros(hyper_shape, dtype=torch.float64, device=device)
         self._uploaded_hyper = b""
         self._tables: list[_Tables] = []
         self._tables_key: tuple[Any, ...] = ()
         self._partial = torch.empty(0, dtype=real, device=device)
-        self._captured: list[Any] = []
+        self._captured: list[Tensor] = []
         """What captured steps read, on the host too; it must outlive a later layout."""
 
     @property
@@ -148,8 +141,8 @@ class AdamW(torch.optim.Optimizer):
         for tables in self._tables:
             self._update_addresses(tables)
             if self._is_capturing():
-                self._captured.append((tables.numels, tables.scales, tables.chunks))
-                self._captured.append((tables.address_table, self._partial))
+                tensors = (tables.numels, tables.scales, tables.chunks, self._partial)
+                self._captured += [*tensors, *tables.address_rows]
             self._launch_gradient_norm(tables)
         # One launch between the two: the norm is over the parameters of all storage types.
         run_kernel(
@@ -167,10 +160,11 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _launch_gradient_norm(self, tables: _Tables) -> None:
+        _, gradients, *_ = tables.address_rows
         run_kernel(
             self._device,
             plan_gradient_norm(tables.storage, len(tables.chunks), self.replicas),
-            grads=tables.row(GRADIENTS),
+            grads=gradients,
             numels=tables.numels,
             chunks=tables.chunks,
             partial=self._partial,
@@ -179,13 +173,11 @@ class AdamW(torch.optim.Optimizer):
         )
 
     def _launch_update(self, tables: _Tables) -> None:
+        addresses = dict(zip(ADDRESSED, tables.address_rows, strict=True))
         run_kernel(
             self._device,
             plan_adamw_update(tables.storage, len(tables.chunks), self.replicas),
-            params=tables.row(PARAMETERS),
-            grads=tables.row(GRADIENTS),
-            exp_avg=tables.row(FIRST_MOMENTS),
-            exp_avg_sq=tables.row(SECOND_MOMENTS),
+            **addresses,
             numels=tables.numels,
             scales=tables.scales,
             chunks=tables.chunks,
@@ -238,9 +230,8 @@ class AdamW(torch.optim.Optimizer):
         key = tuple((id(parameter), *shares) for parameter, *shares in rows)
         if key == self._tables_key:
             return
-        self._refuse_in_capture(
-            "which parameters have gradients, or their shares of rate and decay, changed"
-        )
+        change = "which parameters have gradients, or their shares of rate and decay, changed"
+        self._refuse_in_capture(change)
         rows_of_type: dict[str, list[tuple[Tensor, float, float]]] = {}
         for row in rows:
             rows_of_type.setdefault(type_suffix(row[0].dtype), []).append(row)
@@ -281,7 +272,7 @@ class AdamW(torch.optim.Optimizer):
         # Transposed: the kernels take one array of addresses for each kind of tensor.
         addresses = tuple(zip(*columns, strict=True))
         if addresses != tables.addresses:
-            tables.address_table = self._upload(addresses, torch.int64)
+            tables.address_rows = self._upload(addresses, torch.int64).unbind()
             # A capture only records the copy: the first replay fills the table, so a later step
             # may not rely on it.
             tables.addresses = () if self._is_capturing() else addresses
@@ -333,9 +324,8 @@ class AdamW(torch.optim.Optimizer):
         """
         beta1, beta2, eps = self._common_betas()
         columns = (self._common_rate(), self._checked_decay(), beta1, beta2, eps, self.clip)
-        table = np.stack(
-            [np.broadcast_to(_float64(column), (self.replicas,)) for column in columns], axis=1
-        )
+        per_replica = [np.broadcast_to(_float64(column), (self.replicas,)) for column in columns]
+        table = np.stack(per_replica, axis=1)
         if table.tobytes() != self._uploaded_hyper:
             self._refuse_in_capture("rates, decays, betas, eps or clip changed")
             self._hyper.copy_(self._pin(torch.from_numpy(table)), non_blocking=True)

@@ -47,10 +47,6 @@ class LossInputs(NamedTuple):
     z_loss: float
     with_grad: bool
 
-    @property
-    def rule(self) -> LossRule:
-        return LossRule(self.ignored, self.softcap, self.z_loss)
-
 
 class HeadInputs(NamedTuple):
     """Arguments of the op `head_loss`."""
@@ -64,9 +60,9 @@ class HeadInputs(NamedTuple):
     z_loss: float
     with_grad: bool
 
-    @property
-    def rule(self) -> LossRule:
-        return LossRule(self.ignored, self.softcap, self.z_loss)
+
+def _rule_of(inputs: LossInputs | HeadInputs) -> LossRule:
+    return LossRule(inputs.ignored, inputs.softcap, inputs.z_loss)
 
 
 class ScaleInputs(NamedTuple):
@@ -127,9 +123,8 @@ def fill_losses(
 
 def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> None:
     if targets.dtype != torch.int64 or targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"targets {targets.dtype} {list(targets.shape)} for logits {list(logits.shape)}"
-        )
+        message = f"targets {targets.dtype} {list(targets.shape)} for logits {list(logits.shape)}"
+        raise ValueError(message)
     if upstream is None:
         return
     real = library.compute_type(logits.dtype)
@@ -151,7 +146,7 @@ def _run_loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
     loss, grad = _empty_loss(inputs)
     if logits.numel():
         rows, grad_rows = library.as_rows(logits), library.null_if_empty(grad)
-        fill_losses(rows, targets, inputs.rule, loss=loss, grad=grad_rows, upstream=upstream)
+        fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=grad_rows, upstream=upstream)
     return loss, grad
 
 
@@ -241,10 +236,10 @@ def _run_head_loss(inputs: HeadInputs) -> tuple[Tensor, Tensor]:
     loss = x.new_empty(targets.shape, dtype=library.compute_type(x.dtype))
     rows = logits.view(-1, logits.shape[-1])
     if not inputs.with_grad:
-        fill_losses(rows, targets, inputs.rule, loss=loss, grad=None)
+        fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=None)
         return loss, x.new_empty(0)
     # In place: the logits belong to this op alone.
-    fill_losses(rows, targets, inputs.rule, loss=loss, grad=rows)
+    fill_losses(rows, targets, _rule_of(inputs), loss=loss, grad=rows)
     return loss, logits.view(*targets.shape, -1)
 
 
@@ -270,9 +265,8 @@ def _save_loss(ctx: Any, inputs: LossInputs, outputs: tuple[Tensor, Tensor]) -> 
 
 
 def _loss_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    dlogits = torch.ops.andrea.cross_entropy_backward(
-        ctx.saved_tensors[0], dloss, ctx.saved_tensors[1]
-    )
+    grad, upstream = ctx.saved_tensors
+    dlogits = torch.ops.andrea.cross_entropy_backward(grad, dloss, upstream)
     return dlogits, None, None, None, None, None, None
 
 

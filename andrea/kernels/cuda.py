@@ -1,6 +1,7 @@
 """Kernels on a CUDA device: modules that NVRTC compiled, launched on torch's stream."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,11 +30,9 @@ class CudaBackend:
         properties = torch.cuda.get_device_properties(device)
         self.arch = f"sm_{properties.major}{properties.minor}"
         self._shared_bytes = _largest_shared_memory(device.index)
-        self.limits = DeviceLimits(
-            self._shared_bytes - RESERVED_BYTES, int(properties.multi_processor_count)
-        )
+        dynamic_bytes = self._shared_bytes - RESERVED_BYTES
+        self.limits = DeviceLimits(dynamic_bytes, int(properties.multi_processor_count))
         self._kernels: dict[str, Any] = {}
-        self._launch_configs: dict[tuple[int, int, int], Any] = {}
 
     def launch(
         self, kernel: str, grid: int, block: int, shared_bytes: int, arguments: Sequence[Any]
@@ -48,7 +47,7 @@ class CudaBackend:
                 self.load_modules([source.module_of(kernel)])
             launch(
                 torch.cuda.current_stream(self.device),
-                self._launch_config(grid, block, shared_bytes),
+                _launch_config(grid, block, shared_bytes),
                 self._kernels[kernel],
                 *map(_driver_value, arguments),
             )
@@ -64,34 +63,27 @@ class CudaBackend:
                     if kernel not in self._kernels:
                         self._kernels[kernel] = self._load_kernel(code, kernel)
 
-    def _launch_config(self, grid: int, block: int, shared_bytes: int) -> Any:
-        """Return a launch shape for the driver, kept since the same ones recur in every step."""
-        from cuda.core import LaunchConfig
-
-        shape = (grid, block, shared_bytes)
-        if shape not in self._launch_configs:
-            self._launch_configs[shape] = LaunchConfig(
-                grid=grid, block=block, shmem_size=shared_bytes
-            )
-        return self._launch_configs[shape]
-
     def _load_kernel(self, code: Any, name: str) -> Any:
         """Return a kernel that may use all the shared memory that a block can have."""
         from cuda.bindings import driver
 
         kernel = code.get_kernel(name)
-        declared = kernel.attributes[self.device.index].shared_size_bytes
+        index = self.device.index
+        declared = kernel.attributes[index].shared_size_bytes
         dynamic = self._shared_bytes - declared
         # Without this a launch may ask for 48 KiB, whatever the device has.
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(
-            attribute, dynamic, kernel.handle, self.device.index
-        )
-        if int(status):
-            raise RuntimeError(
-                f"{name}: the driver refuses {dynamic} bytes of shared memory: {status.name}"
-            )
+        (status,) = driver.cuKernelSetAttribute(attribute, dynamic, kernel.handle, index)
+        _require_success(status, f"{name}: the driver refuses {dynamic} bytes of shared memory")
         return kernel
+
+
+@functools.cache
+def _launch_config(grid: int, block: int, shared_bytes: int) -> Any:
+    """Return a launch shape for the driver, kept since the same ones recur in every step."""
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
 
 
 def _driver_value(argument: Any) -> Any:
@@ -107,11 +99,13 @@ def _largest_shared_memory(index: int) -> int:
 
     attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     status, size = driver.cuDeviceGetAttribute(attribute, index)
-    if int(status):
-        raise RuntimeError(
-            f"the driver does not say how much shared memory a block has: {status.name}"
-        )
+    _require_success(status, "the driver does not say how much shared memory a block has")
     return int(size)
+
+
+def _require_success(status: Any, fault: str) -> None:
+    if int(status):
+        raise RuntimeError(f"{fault}: {status.name}")
 
 
 @contextlib.contextmanager
@@ -126,11 +120,9 @@ def _relaxed_capture() -> Iterator[None]:
         return
     from cuda.bindings import driver
 
-    status, mode_before = driver.cuThreadExchangeStreamCaptureMode(
-        driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    )
-    if int(status):
-        raise RuntimeError(f"a kernel that is not loaded cannot be captured: {status.name}")
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    status, mode_before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    _require_success(status, "a kernel that is not loaded cannot be captured")
     try:
         yield
     finally:

@@ -122,22 +122,24 @@ def module_body(module: str) -> str:
 # ---- Kernels -------------------------------------------------------------------------------------
 
 
+_KERNELS = {
+    "ce": ("ce", "ce_scale"),
+    "norm": ("norm_fwd_ln", "norm_fwd_rms", "norm_bwd_ln", "norm_bwd_rms"),
+    "reduce": ("reduce_parts",),
+    "adamw": ("gradnorm", "adamw_prepare", "adamw"),
+}
+"""Kernels of a module by its first word, without their types; activations have names of their own.
+"""
+
+
 def kernel_names(module: str) -> tuple[str, ...]:
     """Return the kernels of a module."""
-    family, *words = module.split("_")
-    suffix = "_".join(words)
-    if family == "ce":
-        return (f"ce_{suffix}", f"ce_scale_{suffix}")
-    if family == "norm":
-        kinds = ("fwd_ln", "fwd_rms", "bwd_ln", "bwd_rms")
-        return tuple(f"norm_{kind}_{suffix}" for kind in kinds)
+    family, _, suffix = module.partition("_")
     if family == "act":
         function, storage = suffix.rsplit("_", 1)
         variants = (("fwd", "plain"), ("bwd", "plain"), ("fwd", "gated"), ("bwd", "gated"))
         return tuple(f"act_{way}_{function}_{form}_{storage}" for way, form in variants)
-    if family == "reduce":
-        return (f"reduce_parts_{suffix}",)
-    return (f"gradnorm_{suffix}", f"adamw_prepare_{suffix}", f"adamw_{suffix}")
+    return tuple(f"{kernel}_{suffix}" for kernel in _KERNELS[family])
 
 
 @cache

@@ -2,8 +2,6 @@
 Torch-free at import.
 """
 
-from typing import TYPE_CHECKING
-
 from andrea.model.norms import at_width, query_key_norm_widths
 from andrea.model.registry import variant
 from andrea.model.settings import ModelSettings
@@ -16,20 +14,13 @@ from andrea.model.variants import (
     shared_of,
 )
 
-if TYPE_CHECKING:
-    from torch import nn
-
 
 class Attention(Variant):
     """Softmax attention of `n_head` heads of queries over `kv_heads` of keys and values, all from
     one matrix.
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.attention import SelfAttention
-
-        return SelfAttention(cfg)
+    module = "attention:SelfAttention"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:

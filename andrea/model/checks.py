@@ -7,7 +7,7 @@ together with (`Variant.refuse`).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from andrea.errors import reason
@@ -233,19 +233,18 @@ def _normal_biases(cfg: ModelSettings) -> dict[str, Any]:
     biases = cfg.biases
     if not _has_norm_bias(cfg, _chosen_parts(cfg)):
         biases = biases._replace(norm=biases.attn)
-    form: dict[str, Any] = {"bias": biases.attn}
-    for part, bias in biases._asdict().items():
-        form[f"{part}_bias"] = None if bias == biases.attn else bias
-    return form
+    return {"bias": biases.attn, **_without_value(biases.by_setting(), biases.attn)}
 
 
 def _normal_dropouts(cfg: ModelSettings) -> dict[str, Any]:
     """`dropout` as that of the branches, and those of the places that differ from it."""
-    dropouts = cfg.dropouts
-    form: dict[str, Any] = {"dropout": dropouts.residual}
-    for place, share in dropouts._asdict().items():
-        form[f"dropout_{place}"] = None if share == dropouts.residual else share
-    return form
+    common = cfg.dropouts.residual
+    return {"dropout": common, **_without_value(cfg.dropouts.by_setting(), common)}
+
+
+def _without_value(settings: Mapping[str, Any], common: Any) -> dict[str, Any]:
+    """Settings that are empty where they have the common value."""
+    return {name: None if value == common else value for name, value in settings.items()}
 
 
 def _normal_heads(cfg: ModelSettings) -> dict[str, Any]:

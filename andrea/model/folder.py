@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from andrea.config import build
-from andrea.errors import UserError, disk_full
+from andrea.errors import UserError, disk_full, list_first
 from andrea.model.config import ModelConfig
 from andrea.model.gpt import GPT
 from andrea.model.memory_limit import require_room
@@ -161,9 +161,7 @@ def _format_shape(tensor: Tensor) -> str:
 
 def list_names(names: list[str]) -> str:
     """Return names for a message: the first few, and how many more there are."""
-    text = ", ".join(names[:NAMES_IN_MESSAGES])
-    n_more = len(names) - NAMES_IN_MESSAGES
-    return f"{text} and {n_more} more" if n_more > 0 else text
+    return list_first(names, NAMES_IN_MESSAGES)
 
 
 @contextlib.contextmanager
@@ -180,15 +178,13 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     try:
-        partial = Path(
-            tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-        )
+        name = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        partial = Path(name)
     except OSError as error:
         if disk_full(error):
             raise
-        raise UserError(
-            f"{path}: cannot be made ({error.strerror}); name another folder"
-        ) from error
+        message = f"{path}: cannot be made ({error.strerror}); name another folder"
+        raise UserError(message) from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())  # `mkdtemp` makes folders for one user alone
@@ -286,7 +282,10 @@ def read_tensors(folder: Path, ignored: re.Pattern[str] | None = None) -> dict[s
     """
     weights: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        tensors = _read_safetensors(path)
+        try:
+            tensors: dict[str, Tensor] = load_file(path)
+        except SafetensorError as error:
+            raise UserError(f"{path}: torn or no safetensors file ({error})") from error
         if ignored:
             tensors = {name: t for name, t in tensors.items() if not ignored.search(name)}
         weights |= _as_float32(tensors, path)
@@ -336,11 +335,3 @@ def _indexed_files(folder: Path) -> list[str]:
     if missing:
         raise UserError(f"{folder}: the index names files that are missing: {list_names(missing)}")
     return names
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: torn or no safetensors file ({error})") from error
-    return tensors

@@ -107,14 +107,8 @@ class DyT(Variant):
     """
 
     reads = ("norm_affine", "norm_bias", "dyt_alpha")
-
+    module = "norms:DynamicTanh"
     refuse = LayerNorm.refuse
-
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.norms import DynamicTanh
-
-        return DynamicTanh(cfg)
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:

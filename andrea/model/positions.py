@@ -7,26 +7,28 @@ what every attention uses (a module with `rotate(q, k)` and `bias(T)`, or None).
 from typing import TYPE_CHECKING, Any
 
 from andrea.model.settings import ModelSettings
-from andrea.model.variants import Shapes, Variant
+from andrea.model.variants import Shapes, Variant, build_layer
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class Positions(Variant):
-    """Nothing, unless a variant says more."""
+    """Base of position encodings: adds nothing to the stream and changes no scores."""
 
     relative = False
     """It is worked into the scores of attention, so that it has no effect in a context of 1."""
+    inside_module = ""
+    """Class of the module that `inside` makes, as `module` is of `build`."""
 
     @classmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module | None":  # type: ignore[override]
-        return None
+        return super().build(cfg) if cls.module else None
 
     @classmethod
     def inside(cls, cfg: ModelSettings) -> Any:
         """Return the `AttentionPositions` that attention uses; None: nothing."""
-        return None
+        return build_layer(cls.inside_module, cfg) if cls.inside_module else None
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
@@ -46,11 +48,7 @@ class Positions(Variant):
 class Learned(Positions):
     """A table of `context` vectors that is added to the embeddings (GPT-2)."""
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.positions import LearnedPositions
-
-        return LearnedPositions(cfg.context, cfg.d_model)
+    module = "positions:LearnedPositions"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
@@ -65,11 +63,7 @@ class Sinusoidal(Positions):
     without it tokens that start at `init_std` drown among them.
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.positions import SinusoidalPositions
-
-        return SinusoidalPositions(cfg)
+    module = "positions:SinusoidalPositions"
 
 
 class Rope(Positions):
@@ -78,6 +72,7 @@ class Rope(Positions):
     """
 
     relative = True
+    inside_module = "positions:Rotary"
     reads = ("rope_base", "rope_fraction")
 
     @classmethod
@@ -96,12 +91,6 @@ class Rope(Positions):
         return None
 
     @classmethod
-    def inside(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.positions import Rotary
-
-        return Rotary(cfg)
-
-    @classmethod
     def activations(cls, cfg: ModelSettings) -> float:
         """Return the sizes of rotated queries and keys; partly rotated ones are laid out head by
         head, which copies attention's output.
@@ -117,12 +106,7 @@ class Alibi(Positions):
     """
 
     relative = True
-
-    @classmethod
-    def inside(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.positions import LinearBias
-
-        return LinearBias(cfg)
+    inside_module = "positions:LinearBias"
 
     @classmethod
     def shared(cls, cfg: ModelSettings) -> float:

@@ -1,12 +1,7 @@
 """Joins of a branch with the residual stream. Torch-free at import."""
 
-from typing import TYPE_CHECKING
-
 from andrea.model.settings import ModelSettings
 from andrea.model.variants import Shapes, Variant
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class Residual(Variant):
@@ -16,25 +11,22 @@ class Residual(Variant):
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {}
 
+    @classmethod
+    def activations(cls, cfg: ModelSettings) -> float:
+        """Return the size of the branch, which the gradient of a learned factor needs."""
+        return float(cfg.d_model) if cls.shapes(cfg) else 0.0
+
 
 class On(Residual):
     """x + f (He et al. 2016)."""
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import Join
-
-        return Join()
+    module = "residuals:Join"
 
 
 class Off(Residual):
     """f alone: a plain stack without skip connections."""
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import Replace
-
-        return Replace()
+    module = "residuals:Replace"
 
 
 class ReZero(Residual):
@@ -42,20 +34,11 @@ class ReZero(Residual):
     norm).
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import ReZeroJoin
-
-        return ReZeroJoin()
+    module = "residuals:ReZeroJoin"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"alpha": (1,)}
-
-    @classmethod
-    def activations(cls, cfg: ModelSettings) -> float:
-        """Return the size of the branch, which the gradient of α needs."""
-        return float(cfg.d_model)
 
 
 class LayerScale(Residual):
@@ -63,20 +46,11 @@ class LayerScale(Residual):
 
     reads = ("layerscale_init",)
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import LayerScaleJoin
-
-        return LayerScaleJoin(cfg)
+    module = "residuals:LayerScaleJoin"
 
     @classmethod
     def shapes(cls, cfg: ModelSettings) -> Shapes:
         return {"gamma": (cfg.d_model,)}
-
-    @classmethod
-    def activations(cls, cfg: ModelSettings) -> float:
-        """Return the size of the branch, which the gradient of γ needs."""
-        return float(cfg.d_model)
 
 
 class Scaled(Residual):
@@ -84,8 +58,4 @@ class Scaled(Residual):
     al. 2021).
     """
 
-    @classmethod
-    def build(cls, cfg: ModelSettings) -> "nn.Module":
-        from andrea.model.layers.residuals import ScaledJoin
-
-        return ScaledJoin(cfg)
+    module = "residuals:ScaledJoin"

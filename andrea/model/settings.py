@@ -42,6 +42,10 @@ class Biases(NamedTuple):
     mlp: bool
     norm: bool
 
+    def by_setting(self) -> dict[str, bool]:
+        """Return them by the names of their settings."""
+        return {f"{part}_bias": has_bias for part, has_bias in self._asdict().items()}
+
 
 class Dropouts(NamedTuple):
     """Share that is dropped, by place."""
@@ -49,6 +53,10 @@ class Dropouts(NamedTuple):
     embedding: float
     attention: float
     residual: float
+
+    def by_setting(self) -> dict[str, float]:
+        """Return them by the names of their settings."""
+        return {f"dropout_{place}": share for place, share in self._asdict().items()}
 
 
 class ModelSettings(Frozen):

@@ -8,7 +8,7 @@ trace(model, tokens, position=5).steps[0].added
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -220,17 +220,13 @@ def _recording(block: Any) -> Iterator[dict[str, Tensor]]:
         # A join of a user's own says nothing of the branch alone.
         recorded[name] = module.scale(branch) if isinstance(module, Join) else output - stream
 
-    handles = []
-    for name, part in block.named_children():
-        if name in ("attn", "mlp"):
-            handles.append(part.register_forward_pre_hook(partial(record_input, name)))
-        elif name in ("join1", "join2"):
-            handles.append(part.register_forward_hook(partial(record_branch, name)))
-    try:
+    with ExitStack() as hooks:
+        for name, part in block.named_children():
+            if name in ("attn", "mlp"):
+                hooks.enter_context(part.register_forward_pre_hook(partial(record_input, name)))
+            elif name in ("join1", "join2"):
+                hooks.enter_context(part.register_forward_hook(partial(record_branch, name)))
         yield recorded
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _step(block: int, moment: _Moment, way: Tensor) -> Step:

@@ -29,6 +29,7 @@ It is one file: a module beside it is refused. docs/your-own-variant.md goes fro
 its verdict.
 """
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,10 @@ class Variant(ABC):
     """Settings of the model that this variant reads and not every other on its axis: elsewhere they
     are refused.
     """
+    module = ""
+    """Class of the module that `build` makes from the settings, below `andrea.model.layers`:
+    `residuals:Join`.
+    """
 
     @classmethod
     def refuse(cls, cfg: ModelSettings) -> str | None:
@@ -67,9 +72,10 @@ class Variant(ABC):
         return None
 
     @classmethod
-    @abstractmethod
     def build(cls, cfg: ModelSettings) -> "nn.Module":
         """Return the module; torch is imported inside."""
+        module: nn.Module = build_layer(cls.module, cfg)
+        return module
 
     @classmethod
     @abstractmethod
@@ -102,6 +108,13 @@ class Variant(ABC):
         is a quarter of one.
         """
         return 0.0
+
+
+def build_layer(target: str, cfg: ModelSettings) -> Any:
+    """Return a module, `file:Class` below `andrea.model.layers`, made from the settings."""
+    file, _, class_name = target.partition(":")
+    layers = importlib.import_module(f"andrea.model.layers.{file}")
+    return getattr(layers, class_name)(cfg)
 
 
 def shapes_of(part: Any, cfg: ModelSettings) -> Shapes:

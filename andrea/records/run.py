@@ -66,7 +66,7 @@ class RunResult(Record):
     """
 
     outcome: str
-    """completed, diverged, stopped or pruned."""
+    """completed or diverged; other words are not good runs."""
     stalled: bool = False
     """Completed, but the model learned no more than the frequencies of the tokens."""
     reason: str | None = None

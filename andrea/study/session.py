@@ -44,7 +44,7 @@ class Summary:
 class Generation(NamedTuple):
     """Runs that are planned together."""
 
-    phase: str
+    title: str
     """Name on the display: `grid`, `extension`, `midpoint`, `replicate`, `control`, …"""
     note: str
     """The reason, in a few words."""
@@ -80,7 +80,7 @@ class Session:
             upcoming: runs of later generations, to start in slots that would otherwise be idle.
         """
         self.ledger.expect(generation.runs, without=self.untuned)
-        self.watch.on_phase_started(generation.phase, generation.note)
+        self.watch.on_phase_started(generation.title, generation.note)
         self.watch.on_runs_planned(generation.runs)
         if self.ledger.caught_up:
             self.update_journal(self)

@@ -30,6 +30,7 @@ Workspace: TypeAlias = Any
 
 MOST_RUNS = 500
 """Runs that a panel draws: W&B's own default of 10 would leave out seeds."""
+MEAN_BY_SERIES = {"groupby": wr.Config("series"), "groupby_aggfunc": "mean"}
 COLUMNS = ("arm", "phase", "lr", "seed")
 RESULTS = ("outcome", "final_loss", "best_loss", "tokens_per_s", "parameters", "flops", "reason")
 
@@ -141,12 +142,7 @@ def _common_sections(layer_tables: Sequence[Panel]) -> list[Section]:
         layers.append(wr.LinePlot(title=title, x="tokens", y=[f"layers/{key}"]))
     throughput = [
         _curve("Tokens per second by arm", "train/tokens_per_s"),
-        wr.BarPlot(
-            title="Tokens per second",
-            metrics=["tokens_per_s"],
-            groupby=wr.Config("series"),
-            groupby_aggfunc="mean",
-        ),
+        wr.BarPlot(title="Tokens per second", metrics=["tokens_per_s"], **MEAN_BY_SERIES),
     ]
     outcomes = [
         _table("outcomes"),
@@ -186,23 +182,15 @@ def _curve(title: str, *metrics: str, band: bool = True) -> Panel:
     """Return curves over tokens, of every run or (`band`) as means and deviations by series."""
     grouping = {}
     if band:
-        grouping = {
-            "groupby": wr.Config("series"),
-            "groupby_aggfunc": "mean",
-            "groupby_rangefunc": "stddev",
-        }
+        grouping = {**MEAN_BY_SERIES, "groupby_rangefunc": "stddev"}
     return wr.LinePlot(
         title=title, x="tokens", y=list(metrics), max_runs_to_show=MOST_RUNS, **grouping
     )
 
 
 def _scatter(title: str, setting: str, result: str) -> Panel:
-    return wr.ScatterPlot(
-        title=title,
-        x=wr.Config(setting),
-        y=wr.SummaryMetric(result),
-        log_x=setting == "lr",
-    )
+    x, y = wr.Config(setting), wr.SummaryMetric(result)
+    return wr.ScatterPlot(title=title, x=x, y=y, log_x=setting == "lr")
 
 
 def _loss_against(setting: str) -> Panel:

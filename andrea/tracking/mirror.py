@@ -231,7 +231,7 @@ class Mirror(Observer):
     def _close(self, wait_s: float | None) -> None:
         if self._has_ended:
             return
-        # Who waits for a limited time does not wait for a process to start.
+        # With a limit of time no new process is started.
         may_start = self._process is not None or wait_s is None
         if not may_start or not (self._has_work or self._is_work_left()):
             self._end()
@@ -335,6 +335,6 @@ class Mirror(Observer):
 
 def _send_order(process: "subprocess.Popen[bytes]", order: str) -> None:
     assert process.stdin is not None
-    # Where a thousand orders wait unread none is needed: the process looks at all runs then.
+    # The pipe is full: the process looks at all runs anyway when it reads what is in it.
     with contextlib.suppress(BlockingIOError):
         os.write(process.stdin.fileno(), f"{order}\n".encode())

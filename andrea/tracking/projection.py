@@ -80,12 +80,11 @@ def project_run(
         # While an attempt takes the place of another, nobody can read which part of the text the
         # losses are of.
         history = history[:-1] if ending.eval_part else []
-    # All runs of `andrea train` are one group.
-    group = "train" if spec.phase == "train" else subject.path.name
     return RunProjection(
         id=wandb_id(study_key(subject), spec.run_id),
         name=_run_name(spec),
-        group=group,
+        # All runs of `andrea train` are one group.
+        group="train" if spec.phase == "train" else subject.path.name,
         job_type=spec.phase,
         tags=_run_tags(subject, spec, ending, tags),
         config=_run_config(subject, store, spec),
@@ -200,13 +199,9 @@ def _metrics(record: MetricRecord) -> Row:
     if record.kind == "layers":
         values = {"embedding_grad_norm": record.embedding_grad_norm}
         for metric in LAYER_METRICS:
-            profile = getattr(record, metric)
-            if profile:
-                values |= {
-                    metric: profile,
-                    f"{metric}_first": profile[0],
-                    f"{metric}_last": profile[-1],
-                }
+            if profile := getattr(record, metric):
+                values |= {metric: profile, f"{metric}_first": profile[0]}
+                values[f"{metric}_last"] = profile[-1]
     return {metric: value for metric, value in values.items() if _is_finite(value)}
 
 
@@ -242,10 +237,8 @@ def _curve_summary(ending: RunResult, records: Sequence[MetricRecord]) -> Settin
     if curve:
         summary["best_loss"], summary["best_loss_at_tokens"] = min(curve)
     if ending.outcome == "diverged":
-        tokens = ending.tokens
-        if tokens is None:
-            tokens = max((record.tokens for record in records), default=0)
-        summary["diverged_at_tokens"] = tokens
+        recorded = max((record.tokens for record in records), default=0)
+        summary["diverged_at_tokens"] = recorded if ending.tokens is None else ending.tokens
     if ending.stalled and curve:
         summary["stalled_since_tokens"] = summary["best_loss_at_tokens"]
     return summary

@@ -101,10 +101,8 @@ def pending_runs(
     Args:
         failed: also the runs without a result whose last attempt failed and which nobody trains.
     """
-    entries, key = load_entries(subject), study_key(subject)
     pending = []
-    for spec in unique_runs(subject):
-        entry = entries.get(wandb_id(key, spec.run_id))
+    for spec, entry in _runs_with_entries(subject):
         if to.mode == "offline" and entry is not None and entry.has_rows:
             continue
         stamp = ending_stamp(store, spec.run_id, failed=failed)
@@ -121,14 +119,16 @@ def unique_runs(subject: Subject) -> list[RunSpec]:
     return list(runs.values())
 
 
+def _runs_with_entries(subject: Subject) -> list[tuple[RunSpec, Entry | None]]:
+    """Return the planned runs in order, each once, with its entry of mirrored.json."""
+    entries, key = load_entries(subject), study_key(subject)
+    return [(spec, entries.get(wandb_id(key, spec.run_id))) for spec in unique_runs(subject)]
+
+
 def left_open(subject: Subject, store: RunStore) -> int:
     """Return how many runs have ended of which a server has the beginning and no end."""
-    entries, key = load_entries(subject), study_key(subject)
-    if all(entry.mode != "begun" for entry in entries.values()):
-        return 0
     count = 0
-    for spec in unique_runs(subject):
-        entry = entries.get(wandb_id(key, spec.run_id))
+    for spec, entry in _runs_with_entries(subject):
         if entry is not None and entry.mode == "begun":
             count += ending_stamp(store, spec.run_id) is not None
     return count

@@ -145,8 +145,7 @@ def study_tables(
     if folder.load_info().kind == "sweep":
         return outcomes | {"trials": _trials(runs)}
     verdicts = {"verdicts": _table(VERDICT_COLUMNS, verdict_rows(folder))}
-    effects = effect_rows(folder)
-    if effects:
+    if effects := effect_rows(folder):
         verdicts["effects"] = _table(EFFECT_COLUMNS, effects)
     return outcomes | verdicts | {"rates": _rates(runs), "layers": _layers(runs, store)}
 

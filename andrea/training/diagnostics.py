@@ -6,7 +6,7 @@ as they are.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -87,16 +87,13 @@ def record_activations(blocks: Any) -> Iterator[dict[str, list[Tensor]]]:
     def record_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         sizes["residual"].append(root_mean_square(inputs[0]))
 
-    handles = [blocks[-1].register_forward_hook(record_output("residual"))]
-    for block in blocks:
-        handles.append(block.register_forward_pre_hook(record_input))
-        handles.append(block.attn.register_forward_hook(record_output("attn")))
-        handles.append(block.mlp.register_forward_hook(record_output("mlp")))
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(blocks[-1].register_forward_hook(record_output("residual")))
+        for block in blocks:
+            hooks.enter_context(block.register_forward_pre_hook(record_input))
+            hooks.enter_context(block.attn.register_forward_hook(record_output("attn")))
+            hooks.enter_context(block.mlp.register_forward_hook(record_output("mlp")))
         yield sizes
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def root_mean_square(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,8 @@ class Run:
             state = checkpoint.load(path, device)
             size = (self.folder / "metrics.jsonl").stat().st_size
             if size < state["offset"]:
-                raise checkpoint.CheckpointError(
-                    f"it belongs to {state['offset']} bytes of metrics, there are {size}"
-                )
+                message = f"it belongs to {state['offset']} bytes of metrics, there are {size}"
+                raise checkpoint.CheckpointError(message)
             if not state["result"]:
                 self._load_state(state)
         except (MemoryError, torch.OutOfMemoryError):
@@ -257,10 +257,8 @@ class Run:
 
     def _record_layers(self) -> None:
         self.trainer.synchronize()
-        inputs, targets = self.probe
-        statistics = diagnostics.layer_statistics(
-            self.trainer.model, inputs, targets, self.trainer.autocast()
-        )
+        model, autocast = self.trainer.model, self.trainer.autocast()
+        statistics = diagnostics.layer_statistics(model, *self.probe, autocast)
         self._append_record("layers", **statistics._asdict())
 
     def _summarize(self, final: Evaluation | None) -> RunResult:
@@ -283,9 +281,7 @@ class Run:
         tokens = trainer.step * self.tokens_per_step
         shape = (cfg.train.batch_size, cfg.model.context)
         return RunResult(
-            outcome=ending.outcome,
-            stalled=ending.stalled,
-            reason=ending.reason,
+            **asdict(ending),
             loss=finite_or_none(loss),
             bpb=finite_or_none(bits_per_byte(loss, data.x.size, data.bytes)),
             initial_loss=finite_or_none(self.initial_loss),

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from andrea.errors import list_first
 from andrea.verdict import paired
 from andrea.verdict.replicates import (
     Difference,
@@ -136,9 +137,7 @@ def _compare_bits(differing: list[str], difference: float | None) -> Determinism
     """Judge a repeat on a route that promises the same bits."""
     if not differing:
         return DeterminismCheck(True, "the repeat is the same to the last bit", True, difference)
-    names = ", ".join(differing[:MOST_NAMES])
-    if len(differing) > MOST_NAMES:
-        names += f" and {len(differing) - MOST_NAMES} more"
+    names = list_first(differing, MOST_NAMES)
     reason = f"the repeat differs in {names}, on a route that gives the same bits"
     return DeterminismCheck(False, reason, True, difference)
 

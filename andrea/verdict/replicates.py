@@ -26,7 +26,7 @@ class Replicate:
     loss: float | None
     """Final loss on the verdict part, in nats per token."""
     outcome: str = "completed"
-    """completed, diverged, or anything else (failed, stopped, pruned): then it is no result."""
+    """completed, diverged, or another word (failed): then it is not a result."""
     stalled: bool = False
     digest: str | None = None
     """Of the evaluated tokens."""

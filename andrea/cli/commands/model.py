@@ -1,7 +1,7 @@
 """`andrea model`: what a model holds and costs, without building it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,15 +55,15 @@ By = Annotated[
 ]
 
 
+def model_argument(metavar: str, help: str) -> Any:
+    """Return an argument that completes to presets with settings."""
+    return argument(metavar, help, autocompletion=completion.model_expressions)
+
+
 @app.command("show", epilog=SHOW)
 def show(
     preset: Annotated[
-        str,
-        argument(
-            "PRESET",
-            f"A preset; settings may follow a colon, {FORM}.",
-            autocompletion=completion.model_expressions,
-        ),
+        str, model_argument("PRESET", f"A preset; settings may follow a colon, {FORM}.")
     ],
     settings: Settings = None,
     variants: Variants = None,
@@ -86,11 +86,7 @@ def show(
 def compare(
     models: Annotated[
         list[str],
-        argument(
-            "MODEL...",
-            f"Presets; a model's own settings follow a colon, {FORM}.",
-            autocompletion=completion.model_expressions,
-        ),
+        model_argument("MODEL...", f"Presets; a model's own settings follow a colon, {FORM}."),
     ],
     settings: Settings = None,
     match: Match = None,
@@ -219,12 +215,8 @@ def summary_as_text(summary: "ModelSummary") -> str:
         name = f"{summary.optimizer}'s moments" if kind == "optimizer" else kind
         costs.append([f"memory at batch {summary.batch_size}, {name}", size(n_bytes)])
     header = (summary.preset or "", "shape or kind", "parameters", "share", "FLOPs/token, forward")
-    parts = [
-        table(tree, header, right=(1, 2, 3, 4)),
-        table(costs, ("cost", ""), right=(1,)),
-        *summary.notes,
-    ]
-    return "\n\n".join(parts)
+    tables = [table(tree, header, right=(1, 2, 3, 4)), table(costs, ("cost", ""), right=(1,))]
+    return "\n\n".join([*tables, *summary.notes])
 
 
 def comparison_as_text(models: "Sequence[ComparedModel]") -> str:
@@ -265,13 +257,8 @@ def matches_as_text(
         was, became = model.fitted.was, model.fitted.became
         change = f"{was:,} as it is" if was == became else f"{was:,} → {became:,}"
         lines.append([model.name, change, *(relative(share) for share in model.deviation.values())])
-    header = (
-        f"nearest to {first} in {UNITS[on]}",
-        matched[0].setting,
-        "parameters",
-        UNITS["flops"],
-    )
-    text = table(lines, header, right=(1, 2, 3))
+    title, setting = f"nearest to {first} in {UNITS[on]}", matched[0].setting
+    text = table(lines, (title, setting, "parameters", UNITS["flops"]), right=(1, 2, 3))
     return f"{text}\nto copy: {' '.join(entries.values())}" if entries else text
 
 

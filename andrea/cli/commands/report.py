@@ -101,9 +101,8 @@ def report_jobs(
     if script is not None and takes == "studies":
         return {script.stem: ReportJob(open_store(runs), script, tuple(folders) or None, out=out)}
     if not names:
-        expected = "a study (`andrea status` lists them)"
-        if takes == "run":
-            expected = "a run by the beginning of its id"
+        study = "a study (`andrea status` lists them)"
+        expected = "a run by the beginning of its id" if takes == "run" else study
         raise UserError(
             f"andrea report: name {expected}; only kinds that report on all studies, as "
             "leaderboard, need none"

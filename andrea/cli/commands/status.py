@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,8 @@ from andrea.text.numbers import count, judged, loss
 if TYPE_CHECKING:
     from andrea.records.base import Settings
     from andrea.records.run import RunResult, RunSpec
-    from andrea.records.verdict import ArmVerdict
+    from andrea.records.study import StudyInfo
+    from andrea.records.verdict import StudyVerdict
     from andrea.store.runs import RunStore
     from andrea.store.studies import StudyFolder
 
@@ -92,12 +93,15 @@ class StudyState:
     """The state of a study, read from the store alone."""
 
     folder: str
-    kind: Literal["ablation", "sweep"] | None
-    name: str
-    created: str
+    info: "StudyInfo"
     live: bool
     phase: str
     total: int
+    verdict: "StudyVerdict"
+    best: "Settings | None"
+    """Dotted settings of a sweep's best trial."""
+    labels: dict[str, str]
+    """Of arms, by name."""
     done: int = 0
     stalled: int = 0
     diverged: int = 0
@@ -105,19 +109,18 @@ class StudyState:
     failed: list[FailedRun] = field(default_factory=list)
     not_completed: "list[tuple[RunSpec, str]]" = field(default_factory=list)
     """Runs that stalled or did not complete, with how they ended."""
-    verdicts: "Sequence[ArmVerdict]" = ()
-    exploratory: bool = False
-    best: "Settings | None" = None
-    """Dotted settings of a sweep's best trial."""
-    labels: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
+        failed = [_run_as_json(end.run, reason=end.reason, log=end.log) for end in self.failed]
+        others = [_run_as_json(run, ending=ending) for run, ending in self.not_completed]
+        verdicts = [
+            verdict.model_dump(include={"arm", "verdict", "cause"})
+            for verdict in self.verdict.verdicts
+        ]
         return {
             "study": self.folder,
-            "kind": self.kind,
-            "name": self.name,
-            "created": self.created,
+            **self.info.model_dump(include={"kind", "name", "created"}),
             "live": self.live,
             "phase": self.phase,
             "runs": {
@@ -129,17 +132,10 @@ class StudyState:
                 "diverged": self.diverged,
             },
             "running": [_run_as_json(run) for run in self.running],
-            "failed": [
-                _run_as_json(end.run, reason=end.reason, log=end.log) for end in self.failed
-            ],
-            "not_completed": [
-                _run_as_json(run, ending=ending) for run, ending in self.not_completed
-            ],
-            "verdicts": [
-                {"arm": verdict.arm, "verdict": verdict.verdict, "cause": verdict.cause}
-                for verdict in self.verdicts
-            ],
-            "exploratory": self.exploratory,
+            "failed": failed,
+            "not_completed": others,
+            "verdicts": verdicts,
+            "exploratory": self.verdict.exploratory,
             "best": self.best,
             "labels": self.labels,
         }
@@ -193,19 +189,16 @@ def read_study_state(store: "RunStore", folder: "StudyFolder") -> StudyState:
         StudyError: a file that nothing can make again is damaged.
     """
     from andrea.cli.show.results import arm_labels
+    from andrea.records.verdict import StudyVerdict
 
-    info, verdict, best = folder.load_info(), folder.load_verdict(), folder.load_best()
-    runs, live = folder.load_runs(), folder.live
+    best, runs, live = folder.load_best(), folder.load_runs(), folder.live
     state = StudyState(
         folder=folder.path.name,
-        kind=info.kind,
-        name=info.name,
-        created=info.created,
+        info=folder.load_info(),
         live=live,
         phase=_phase(folder, runs, live),
         total=_count_runs(folder, len(runs)),
-        verdicts=verdict.verdicts if verdict else (),
-        exploratory=verdict.exploratory if verdict else False,
+        verdict=folder.load_verdict() or StudyVerdict(),
         best=best.params if best else None,
         labels=arm_labels(folder),
     )
@@ -277,7 +270,7 @@ def studies_table(states: Sequence[StudyState]) -> str:
     header = [STUDY_COLUMNS[i] for i in columns]
     numbers = [header.index(name) for name in STUDY_COLUMNS[3:7] if name in header]
     text = table([[row[i] for i in columns] for row in rows], header, numbers)
-    if any(state.exploratory for state in states):
+    if any(state.verdict.exploratory for state in states):
         text += f"\n\n{EXPLORATORY}"
     return text
 
@@ -292,15 +285,16 @@ def outcome_in_words(state: StudyState) -> str:
             for path, value in state.best.items()
         ]
         return f"best {', '.join(settings)}"
-    if state.kind == "sweep":
+    if state.info.kind == "sweep":
         return "no good trial" if state.phase == "done" else ""
-    if len(state.verdicts) == 1:
-        [only] = state.verdicts
+    verdicts = state.verdict.verdicts
+    if len(verdicts) == 1:
+        [only] = verdicts
         text = f"{state.labels.get(only.arm, only.arm)} {only.verdict}"
     else:
-        counts = Counter(verdict.verdict for verdict in state.verdicts)
+        counts = Counter(verdict.verdict for verdict in verdicts)
         text = ", ".join(f"{count} {word}" for word, count in counts.items())
-    return f"{text} (exploratory)" if state.exploratory else text
+    return f"{text} (exploratory)" if state.verdict.exploratory else text
 
 
 def study_as_text(state: StudyState) -> str:
@@ -318,7 +312,7 @@ def study_as_text(state: StudyState) -> str:
         lines.append(f"failed: {describe_run(end.run, labels)}: {end.reason}{log}")
     for run, ending in state.not_completed:
         lines.append(f"{ending}: {describe_run(run, labels)}")
-    for verdict in state.verdicts:
+    for verdict in state.verdict.verdicts:
         arm = labels.get(verdict.arm, verdict.arm)
         lines.append(f"verdict: {arm} is {judged(verdict.verdict, verdict.cause)}")
     if state.phase.endswith("interrupted"):

@@ -1,7 +1,7 @@
 """`andrea sync`: mirrors a study to Weights & Biases from the store."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -116,7 +116,9 @@ def find_subject(runs: Path, name: str) -> tuple["RunStore", "Subject"]:
     ids = store.ids(name) if len(name) >= 6 and is_hexadecimal else []
     if len(ids) > 1:
         raise UserError(f"{len(ids)} runs in {store.root} begin with {name}: give more of the id")
-    return (store, SingleRun(store, ids[0])) if ids else open_study(runs, name)
+    if ids:
+        return store, SingleRun(store, ids[0])
+    return open_study(runs, name)
 
 
 def write_missing_report(store: "RunStore", subject: "Subject") -> None:
@@ -144,16 +146,10 @@ class SyncPlan:
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
-        values: dict[str, object] = {
-            "study": self.study,
-            "mode": self.destination.mode,
-            "project": self.destination.project,
-            "entity": self.destination.entity,
-            "runs": self.runs,
-        }
-        if self.workspace is not None:
-            values["workspace"] = self.workspace
-        return values
+        place = asdict(self.destination)
+        del place["tags"]
+        workspace = {} if self.workspace is None else {"workspace": self.workspace}
+        return {"study": self.study, **place, "runs": self.runs, **workspace}
 
 
 def plan_sync(

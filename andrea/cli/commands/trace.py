@@ -236,11 +236,9 @@ def trace_token(subject: Subject, text: str, token: int, guesses: int) -> dict[s
     for layer in values["lens"]:
         for guess in layer["guesses"]:
             guess["text"] = decode_token(subject.tokenizer, guess["token"])
-    about = {
-        **subject.about,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "config": model.config.model_dump(mode="json"),
-    }
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    config = model.config.model_dump(mode="json")
+    about = {**subject.about, "parameters": parameters, "config": config}
     traced: dict[str, Any] = {"model": about, "text": text, "tokens": tokens, **values}
     traced |= {"prediction": values["lens"][-1], "notes": notes}
     traced["summary"] = sentences.summarize_trace(traced)
@@ -280,9 +278,8 @@ def find_position(token: int, tokens: "Sequence[Mapping[str, object]]") -> int:
     count = len(tokens)
     if -count <= token < count:
         return token % count
-    listed = ", ".join(
-        f"{i} {sentences.quote_token(label)}" for i, label in enumerate(tokens[:LISTED])
-    )
+    labels = map(sentences.quote_token, tokens[:LISTED])
+    listed = ", ".join(f"{i} {label}" for i, label in enumerate(labels))
     if count > LISTED:
         listed += f" … {count - 1} {sentences.quote_token(tokens[-1])}"
     raise UserError(f"--token {token}: the text has {plural(count, 'token')}: {listed}")
@@ -340,14 +337,10 @@ def steps_table(traced: "Traced") -> str:
         header.append("of the way")
     rows = []
     for step in traced["steps"]:
-        row = [
-            sentences.step_name(step),
-            short(step["source"]),
-            short(step["read"]),
-            short(step["added"]),
-            sentences.format_share(sentences.relative_norm(step)),
-            sentences.format_cosine(step["cosine"]),
-        ]
+        norms = [short(step[name]) for name in ("source", "read", "added")]
+        relative_norm = sentences.format_share(sentences.relative_norm(step))
+        cosine = sentences.format_cosine(step["cosine"])
+        row = [sentences.step_name(step), *norms, relative_norm, cosine]
         if moved:
             row.append(short(step["moved"]))
         row.append(short(step["after"]))

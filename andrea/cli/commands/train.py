@@ -95,12 +95,8 @@ def train(
             if not as_json:
                 say(result_as_text(store, run.run_id, result))
     if as_json:
-        head = {
-            "run_id": run.run_id,
-            "folder": str(store.folder(run.run_id)),
-            "trained_before": earlier is not None,
-        }
-        print_json(head | result.to_json())
+        head = {"run_id": run.run_id, "folder": str(store.folder(run.run_id))}
+        print_json({**head, "trained_before": earlier is not None, **result.to_json()})
 
 
 class PreparedRun(NamedTuple):

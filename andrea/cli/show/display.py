@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 from andrea.cli.guard import redirect_to_devnull
 from andrea.cli.show.output import parameter
-from andrea.cli.show.progress import RunningJob, StudyProgress
+from andrea.cli.show.progress import StudyProgress
 from andrea.records.events import Observer
 from andrea.records.run import MetricRecord, RunResult, RunSpec
 from andrea.text.numbers import big, loss, seconds
@@ -179,8 +179,10 @@ class LiveDisplay(LineDisplay):
         head.add_row(progress.phase or "starting", bar, note)
         jobs = Table.grid(padding=(0, 2))
         for job in list(progress.running.values()):
+            share = f"{job.trained_share(progress.budget):4.0%}"
+            speed = "" if job.tokens_per_s is None else f"{big(job.tokens_per_s)} tokens/s"
             name = describe_run(job.run, self.labels)
-            jobs.add_row(*job_cells(job, name, progress.budget))
+            jobs.add_row(name, share, f"loss {loss(job.loss)}", speed)
         return Group(head, jobs)
 
 
@@ -223,9 +225,3 @@ def result_line(
         parts.append(f"{seconds(remaining_s)} left")
     width = len(str(progress.total))
     return f"[{progress.done:>{width}}/{progress.total}] {name}: {', '.join(parts)}"
-
-
-def job_cells(job: RunningJob, name: str, budget: int) -> tuple[str, ...]:
-    """Return the cells of a running job: name, share, loss, speed."""
-    speed = "" if job.tokens_per_s is None else f"{big(job.tokens_per_s)} tokens/s"
-    return name, f"{job.trained_share(budget):4.0%}", f"loss {loss(job.loss)}", speed

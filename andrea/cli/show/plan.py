@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from andrea.cli.settings import available_cores
 from andrea.cli.show.output import table
-from andrea.model.size_matching import UNITS, Quantity
+from andrea.model.size_matching import UNITS
 from andrea.study.plan.plan import ArmPlan, Plan
 from andrea.study.question.ablation import Ablation
 from andrea.study.stages.stage import Forecast
@@ -34,7 +34,7 @@ def plan_as_text(plan: Plan, slots: int) -> str:
         *rule_lines(plan),
         "",
         budget_line(plan, slots),
-        *extra_lines(plan.extras, plan.tokens),
+        *extra_lines(plan.extra_forecasts, plan.tokens),
     ]
     train, cores = next(iter(plan.arms.values())).config.train, available_cores()
     if train.device == "cpu" and slots * train.threads > max(cores, train.threads):
@@ -45,18 +45,10 @@ def plan_as_text(plan: Plan, slots: int) -> str:
 
 def arm_row(name: str, arm: ArmPlan, tokens: int) -> list[str]:
     """Return the cells of one arm, whose runs train that many tokens."""
-    return [
-        arm.label or name,
-        f"{sum(arm.parameters.values()):,}",
-        _deviation(arm, "params"),
-        big(arm.flops_per_token),
-        _deviation(arm, "flops"),
-        big(arm.flops_per_token * tokens),
-    ]
-
-
-def _deviation(arm: ArmPlan, quantity: Quantity) -> str:
-    return relative(arm.deviation[quantity]) if quantity in arm.deviation else ""
+    more = {quantity: relative(share) for quantity, share in arm.deviation.items()}
+    parameters = [f"{sum(arm.parameters.values()):,}", more.get("params", "")]
+    flops = [big(arm.flops_per_token), more.get("flops", ""), big(arm.flops_per_token * tokens)]
+    return [arm.label or name, *parameters, *flops]
 
 
 def budget_line(plan: Plan, slots: int) -> str:
@@ -152,7 +144,7 @@ def plan_as_json(plan: Plan, slots: int) -> dict[str, object]:
         "runs": plan.run_count,
         "tokens_per_run": plan.tokens,
         "tokens": plan.total_tokens,
-        "beside": [extra.to_json() for extra in plan.extras],
+        "beside": [extra.to_json() for extra in plan.extra_forecasts],
         "slots": slots,
         "estimate_s": plan.estimate_s(slots),
     }

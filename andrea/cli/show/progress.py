@@ -132,9 +132,8 @@ class StudyProgress:
         trained = self._trained_runs + sum(job.newly_trained_share(self.budget) for job in jobs)
         started = sum(job.trained_share(self.budget) for job in jobs)
         open_runs = self.total - self.done - started
-        if self._first_report_at is None:
-            elapsed = 0.0
-        else:
+        elapsed = 0.0
+        if self._first_report_at is not None:
             elapsed = self.clock() - self._first_report_at
         if trained >= SMALLEST_PACE_RUNS and elapsed >= SHORTEST_PACE_S:
             return elapsed / trained * open_runs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from andrea.catalogue import find_file
 from andrea.cli.show.output import table
-from andrea.cli.show.trials import best_as_json, trials_as_json, trials_as_text
+from andrea.cli.show.trials import best_as_json, load_trials, trials_as_text
 from andrea.cli.show.verdict_table import contrast_cells, effect_table, verdict_table
 from andrea.errors import warn
 from andrea.records.verdict import ControlOutcomes, StudyVerdict
@@ -32,15 +32,11 @@ def arm_labels(folder: StudyFolder) -> dict[str, str]:
 
 def results_as_json(folder: StudyFolder, store: RunStore) -> dict[str, object]:
     """Return verdict.json and the chosen rates, or the trials and the best config."""
-    kind = folder.load_info().kind
-    answer: dict[str, object] = {
-        "study": folder.path.name,
-        "folder": str(folder.path),
-        "kind": kind,
-    }
+    path, kind = folder.path, folder.load_info().kind
+    answer: dict[str, object] = {"study": path.name, "folder": str(path), "kind": kind}
     if kind == "sweep":
         answer["best"] = best_as_json(folder, store)
-        answer["trials"] = trials_as_json(folder, store)
+        answer["trials"] = [trial.to_json() for trial in load_trials(folder, store)]
         return answer
     # The files as they are: programs read them here and there alike.
     answer |= read_mapping(folder.path / "verdict.json") or {}

@@ -6,12 +6,12 @@ import shlex
 from andrea.cli.settings import build_run_config
 from andrea.cli.show.output import parameter, table
 from andrea.config import dotted, merge, parse_value
-from andrea.records.run import RunResult
 from andrea.records.study import SweepTrial
 from andrea.store.runs import RunStore
 from andrea.store.studies import StudyFolder
 from andrea.store.usual import runs_option
 from andrea.text.numbers import loss
+from andrea.verdict.replicates import is_good_run
 
 CHOSEN_BY_TRIALS = ("seed", "data.eval_part")
 """Settings that `andrea train` sets as a sweep's trial does, unless somebody says otherwise."""
@@ -52,11 +52,6 @@ def load_trials(folder: StudyFolder, store: RunStore) -> list[SweepTrial]:
     return trials
 
 
-def trials_as_json(folder: StudyFolder, store: RunStore) -> list[dict[str, object]]:
-    """Return the trials in order."""
-    return [trial.to_json() for trial in load_trials(folder, store)]
-
-
 def trials_as_text(folder: StudyFolder, store: RunStore) -> str:
     """Return a table of trials, best first, and the command that trains the best config."""
     trials = sorted(load_trials(folder, store), key=_rank)
@@ -81,8 +76,7 @@ def _rank(trial: SweepTrial) -> tuple[bool, bool, float]:
 
 
 def _is_good(trial: SweepTrial) -> bool:
-    ended = RunResult(outcome=trial.outcome or "", stalled=bool(trial.stalled), loss=trial.loss)
-    return ended.is_good
+    return is_good_run(trial.outcome or "", trial.stalled, trial.loss)
 
 
 def _ending(trial: SweepTrial) -> str:

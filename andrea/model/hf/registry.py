@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from andrea.config import build
-from andrea.errors import UserError, nearest
+from andrea.errors import UserError, list_first, nearest
 from andrea.model.config import ModelConfig
 from andrea.model.hf.architecture import (
     Architecture,
@@ -51,7 +51,7 @@ def choose_architecture(cfg: ModelConfig) -> type[Architecture]:
     nearest_first = sorted(EVERY, key=lambda architecture: _distance(faults[architecture]))
     reasons = []
     for architecture in nearest_first[:NEAR]:
-        settings = _first_faults(faults[architecture])
+        settings = list_first(faults[architecture], NEAR + 1)
         reasons.append(f"{architecture.model_type} has no place for {settings}")
     raise UserError(
         "no architecture of transformers that andrea knows computes this model: "
@@ -62,12 +62,6 @@ def choose_architecture(cfg: ModelConfig) -> type[Architecture]:
 def _distance(faults: list[str]) -> int:
     """In how many things a model differs; all biases are one."""
     return len({"bias" if "_bias " in fault else fault for fault in faults})
-
-
-def _first_faults(faults: list[str]) -> str:
-    text = ", ".join(faults[: NEAR + 1])
-    n_more = len(faults) - NEAR - 1
-    return f"{text} and {n_more} more" if n_more > 0 else text
 
 
 def require_architecture(architecture: type[Architecture], cfg: ModelConfig) -> None:
@@ -111,24 +105,21 @@ def read_config(hf: HfSettings, where: str) -> tuple[type[Architecture], ModelCo
     """
     architecture = _architecture_of(hf, where)
     if hf.get("quantization_config"):
-        raise UserError(
-            f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
-        )
+        message = f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
+        raise UserError(message)
     completed = {**architecture.defaults, **hf}
     for setting, needed in architecture.required.items():
         if bool(completed.get(setting, needed)) != bool(needed):
-            raise UserError(
-                f"{where}: {setting} {completed[setting]!r}: andrea has no place for it"
-            )
+            message = f"{where}: {setting} {completed[setting]!r}: andrea has no place for it"
+            raise UserError(message)
     try:
         settings = shorten_settings({**architecture.fixed, **architecture.read(completed)})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Anything may stand in a file of somebody else's.
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        raise UserError(
-            f"{where}: settings that make no sense ({type(error).__name__}: {error})"
-        ) from error
+        message = f"{where}: settings that make no sense ({type(error).__name__}: {error})"
+        raise UserError(message) from error
     return architecture, build(ModelConfig, settings, where)
 
 
@@ -144,7 +135,6 @@ def _architecture_of(hf: HfSettings, where: str) -> type[Architecture]:
         hint = nearest(str(name), ARCHITECTURES) if name else f"there are {all_names}"
         if not hint.startswith("there are"):
             hint += f" (known: {all_names})"
-        raise UserError(
-            f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}"
-        )
+        message = f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}"
+        raise UserError(message)
     return architecture

@@ -16,6 +16,9 @@ from andrea.model.settings import ModelSettings
 class LearnedPositions(nn.Embedding):
     """A learned vector of every position."""
 
+    def __init__(self, cfg: ModelSettings) -> None:
+        super().__init__(cfg.context, cfg.d_model)
+
     def forward(self, length: int) -> Tensor:  # type: ignore[override]
         """Return the first `length` positions, [T, C]."""
         return self.weight[:length]

@@ -11,6 +11,9 @@ from andrea.model.settings import ModelSettings
 class Join(nn.Module):
     """`x + f`."""
 
+    def __init__(self, cfg: ModelSettings | None = None) -> None:
+        super().__init__()
+
     def scale(self, branch: Tensor) -> Tensor:
         """Return what is added to the stream of a branch."""
         return branch
@@ -29,7 +32,7 @@ class Replace(Join):
 class ReZeroJoin(Join):
     """`x + alpha · f`, alpha 0 at the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, cfg: ModelSettings) -> None:
         super().__init__()
         # At 0 every block is the identity, at any depth and without any norm.
         self.alpha = nn.Parameter(torch.zeros(1))

@@ -84,7 +84,7 @@ def _resolved_arm(arm: ArmPlan) -> ResolvedArm:
     return ResolvedArm(
         label=arm.label,
         config=arm.config.model_dump(mode="json"),
-        asked=arm.asked.model_dump(mode="json"),
+        asked=arm.unresolved.model_dump(mode="json"),
         parameters=arm.parameters,
         flops_per_token=arm.flops_per_token,
         deviation={**arm.deviation},

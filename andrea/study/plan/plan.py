@@ -17,7 +17,7 @@ from andrea.study.plan import estimate, frozen
 from andrea.study.question.ablation import Ablation
 from andrea.study.question.matching import Match, parameter_differences
 from andrea.study.question.sweep import Sweep
-from andrea.study.stages.arm_speed import BUDGET_S, FILE
+from andrea.study.stages.arm_speed import MEASURING_S, SPEED_FILE
 from andrea.study.stages.sequence import ablation_stages
 from andrea.study.stages.stage import Forecast, Training
 from andrea.study.stages.stage import Question as StageQuestion
@@ -41,7 +41,7 @@ class Request:
     name: str | None = None
     """Name of the study instead of the file's."""
     device: str = "auto"
-    beside: Extras = field(default_factory=Extras)
+    extras: Extras = field(default_factory=Extras)
     """Controls, a confirmation and equal-cost runs of an ablation."""
 
 
@@ -50,7 +50,7 @@ class ArmPlan:
     """One arm, or the one config of a sweep."""
 
     label: str
-    asked: RunConfig
+    unresolved: RunConfig
     """With `auto` where nobody chose."""
     config: RunConfig
     """With nothing left to choose, but for learning rate, seed and evaluated part, which every run
@@ -63,7 +63,7 @@ class ArmPlan:
     deviation: Mapping[Quantity, float]
     """Of `params` and `flops` from the baseline's, as a share of it; of a sweep none."""
     solved: SolvedSetting | None
-    """The setting that was solved for to match the baseline: `config` has it, `asked` does not."""
+    """The setting that was solved for to match the baseline: only `config` has it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Plan:
     variants: Path | None
     """Script of the user's own variants."""
     store: RunStore | None
-    asked: Extras = field(default_factory=Extras)
+    extras: Extras = field(default_factory=Extras)
     """Controls and the like that this command or an earlier one asks for."""
 
     @property
@@ -132,12 +132,12 @@ class Plan:
             trials = [Training(self._first_name, self.tokens)] * self.spec.trials * self.spec.seeds
             return [Forecast("trials", trials, is_own=True)]
         configs = {name: arm.config for name, arm in self.arms.items()}
-        question = StageQuestion(configs, str(self.baseline), self.spec.protocol, self.asked)
+        question = StageQuestion(configs, str(self.baseline), self.spec.protocol, self.extras)
         stages = ablation_stages(say=lambda line: None)
         return [forecast for stage in stages for forecast in stage.forecast(question)]
 
     @property
-    def extras(self) -> list[Forecast]:
+    def extra_forecasts(self) -> list[Forecast]:
         """Forecasts of what is trained beside the study's own runs."""
         return [forecast for forecast in self.forecasts if not forecast.is_own]
 
@@ -170,7 +170,7 @@ class Plan:
         The first call trains the baseline for a few steps on this device, if something is left.
         """
         folder = self.folder
-        if folder and folder.complete and (self.kind == "sweep" or folder.answers(self.asked)):
+        if folder and folder.complete and (self.kind == "sweep" or folder.answers(self.extras)):
             return 0.0
         remaining = estimate.stretches(list(self.arms), self.forecasts, self._count_done())
         measuring = self._measuring_s()
@@ -180,9 +180,9 @@ class Plan:
 
     def _measuring_s(self) -> float:
         """Return the seconds for the speed of the arms, 0 where it is not needed or known."""
-        is_needed = self.asked.controls or "time" in self.asked.equal
-        is_known = self.folder is not None and (self.folder.path / FILE).exists()
-        return BUDGET_S if is_needed and not is_known else 0.0
+        is_needed = self.extras.controls or "time" in self.extras.equal
+        is_known = self.folder is not None and (self.folder.path / SPEED_FILE).exists()
+        return MEASURING_S if is_needed and not is_known else 0.0
 
     @cached_property
     def seconds_per_run(self) -> dict[str, float]:

@@ -85,7 +85,7 @@ def make_plan(
         variants=user_variants.path if user_variants else None,
         store=store,
     )
-    return replace(plan, asked=_extras(request, plan))
+    return replace(plan, extras=_extras(request, plan))
 
 
 def _settle_arms(
@@ -119,7 +119,7 @@ def _extras(request: Request, plan: Plan) -> Extras:
     Raises:
         UserError: there is no half of a single batch to control with.
     """
-    extras = request.beside
+    extras = request.extras
     if plan.folder and plan.kind == "ablation":
         extras |= plan.folder.load_extras()
     if extras.controls:
@@ -262,7 +262,7 @@ def _plan_arm(label: str, asked: RunConfig, config: RunConfig, sized: SizedModel
     model = sized.model if sized else config.model
     return ArmPlan(
         label=label,
-        asked=asked,
+        unresolved=asked,
         config=config.model_copy(update={"model": model}),
         parameters=count_parameters(model)._asdict(),
         flops_per_token=flops_per_token(model).total,

@@ -20,9 +20,9 @@ from andrea.study.session import Generation
 from andrea.study.stages.evidence import Evidence
 from andrea.study.stages.stage import Forecast, Question, Rates
 
-FILE, LOG = "speed.json", "speed.log"
+SPEED_FILE, LOG = "speed.json", "speed.log"
 MEASURING = "andrea.training.speed:speed_job"
-BUDGET_S = 15.0
+MEASURING_S = 15.0
 """Seconds for the rounds; large arms take longer: nine rounds of a step each."""
 FORMAT = 1
 NARROW = 0.05
@@ -44,7 +44,7 @@ class MeasureSpeed:
     def next_runs(self, evidence: Evidence) -> Generation | None:
         """Measure, if it is needed and not known; there are never runs.
 
-        What cannot be measured costs a line, and the numbers that rest on it.
+        A failure is one line, and the numbers that need the speed are left out.
         """
         extras, study = evidence.extras, evidence.study
         if not extras.controls and "time" not in extras.equal:
@@ -66,7 +66,7 @@ def measure(
     folder: StudyFolder,
     study: FrozenStudy,
     say: Callable[[str], None],
-    budget_s: float = BUDGET_S,
+    budget_s: float = MEASURING_S,
 ) -> StudySpeed:
     """Return speed.json, measured now where there is none: all arms warm and interleaved, in one
     child process.

@@ -35,8 +35,8 @@ FACTORS = {HALF: 0.5, DOUBLE: 2.0}
 class Controls:
     """Trains a determinism check, A/A runs, and positive controls on half and double the tokens.
 
-    The longer positive control is trained only where an arm is better than the baseline: it says
-    what an improvement is worth.
+    The longer positive control is trained only where the mean loss of some arm is below the
+    baseline's: it says what an improvement is worth.
     """
 
     def forecast(self, question: Question) -> list[Forecast]:
@@ -61,7 +61,7 @@ class Controls:
         if not evidence.extras.controls or evidence.planned(PHASE):
             return None
         lr = float(evidence.choices[baseline].lr or 0.0)
-        names = [HALF, DOUBLE] if _some_arm_is_better(evidence) else [HALF]
+        names = [HALF, DOUBLE] if _some_mean_is_lower(evidence) else [HALF]
         runs = list(_plan(study, lr, names, evidence.generation + 1))
         note = f"a repeat, A/A and rulers on {study.protocol.seeds} seeds"
         return Generation(PHASE, note, runs)
@@ -120,7 +120,7 @@ def positive_control_tokens(config: RunConfig, factor: float) -> int:
     return tokens
 
 
-def _some_arm_is_better(evidence: Evidence) -> bool:
+def _some_mean_is_lower(evidence: Evidence) -> bool:
     """Return whether some arm's loss is below the baseline's in the mean of complete pairs."""
     arms = [evidence.arm_data(arm) for arm in evidence.others]
     judged = judge_arms(evidence.study.protocol, evidence.arm_data(evidence.baseline), arms)

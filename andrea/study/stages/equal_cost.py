@@ -34,7 +34,7 @@ MEASURED_LATER = (
     "its training was not seen to take another time when this budget was planned; what was "
     "measured since changes no plan, and no family"
 )
-"""Why an arm is not trained although it is slower or faster now."""
+"""Reason for an arm that is not trained, although it is slower or faster by now."""
 
 
 @dataclass(frozen=True)

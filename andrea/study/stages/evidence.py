@@ -84,7 +84,7 @@ class Evidence:
     def replicates(
         self, arm: str, phase: str = "replicate", why: str | None = None
     ) -> dict[int, Replicate]:
-        """Return the same as the judge sees them."""
+        """Return the results of an arm in a phase, as the judge sees them."""
         results = self.results_by_seed(arm, phase, why)
         return {seed: replicate(result) for seed, result in results.items()}
 
