@@ -71,8 +71,11 @@ def noise_items(study: Study) -> list[Item]:
             numbers("p_holm", "p (Holm)", text.probability),
             numbers("tost_p", "p (equivalence)", text.probability),
         ]
-        caption = "With 80 % power at the family's level. The smallest visible effect is context, "
-        items.append(Table("power", f"{caption}no gate.", judged, columns))
+        caption = (
+            "With 80 % power at the family's level. The smallest visible effect is context, no "
+            "gate."
+        )
+        items.append(Table("power", caption, judged, columns))
     return items
 
 
