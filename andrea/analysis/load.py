@@ -98,20 +98,18 @@ class Study:
     """Of a factorial design, else empty."""
 
     def __repr__(self) -> str:
-        words = Counter(row.verdict for row in self.judged if row.verdict != "baseline")
-        counts = [f"{count} {word}" for word, count in words.items()]
-        states = self.runs["outcome"].value_counts().to_dict()
-        outcomes = [f"{count} {outcome}" for outcome, count in states.items()]
-        tables = ", ".join(self.frames())
-        return "\n".join(
-            [
-                f"<Study {self.name}: {self.kind}, "
-                f"{'complete' if self.complete else 'unfinished'}>",
-                f"arms: {', '.join(self.arms)}",
-                f"runs: {', '.join(outcomes) or 'none planned'}",
-                f"verdicts: {', '.join(counts) or 'none'}",
-                f"tables: {tables}; folder: {self.path}",
-            ]
+        verdicts = Counter(row.verdict for row in self.judged if row.verdict != "baseline")
+        outcomes = self.runs["outcome"].value_counts()
+        counts, runs = (
+            ", ".join(f"{count} {word}" for word, count in numbers.items())
+            for numbers in (verdicts, outcomes)
+        )
+        return (
+            f"<Study {self.name}: {self.kind}, {'complete' if self.complete else 'unfinished'}>\n"
+            f"arms: {', '.join(self.arms)}\n"
+            f"runs: {runs or 'none planned'}\n"
+            f"verdicts: {counts or 'none'}\n"
+            f"tables: {', '.join(self.frames())}; folder: {self.path}"
         )
 
     @cached_property

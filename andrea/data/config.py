@@ -57,9 +57,8 @@ class DataConfig(Frozen):
     def _known_tokenizer(cls, value: str) -> str:
         bpe = re.fullmatch(r"bpe-(\d+)", value)
         if value not in ("byte", "char") and not bpe:
-            raise ValueError(
-                f"unknown tokenizer {value!r}; there are byte, char, bpe-N (as in bpe-8449)"
-            )
+            message = f"unknown tokenizer {value!r}; there are byte, char, bpe-N (as in bpe-8449)"
+            raise ValueError(message)
         if bpe and not 257 <= int(bpe.group(1)[:9]) <= LARGEST_BPE:
             raise ValueError(
                 "a byte-level BPE has at least 257 tokens (256 bytes and the end of text) and at "

@@ -73,9 +73,8 @@ def prepare(
         except BrokenPipeError:
             raise  # the reader of what `progress` prints is gone: no fault of the disk
         except OSError as error:
-            raise StudyError(
-                f"cannot write the prepared data to {folder}: {error.strerror or error}"
-            ) from error
+            message = f"cannot write the prepared data to {folder}: {error.strerror or error}"
+            raise StudyError(message) from error
     prepared = Prepared(folder, meta)
     check(prepared)
     index.save()

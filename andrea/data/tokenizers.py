@@ -172,9 +172,8 @@ def make_tokenizer(description: Description) -> Tokenizer:
 
         return BpeTokenizer(Tokenizer.from_str(json.dumps(description["tokenizer"])))
     except Exception as error:  # the library raises nothing more special
-        raise StudyError(
-            f"the description of the tokenizer is damaged ({reason(error)})"
-        ) from error
+        message = f"the description of the tokenizer is damaged ({reason(error)})"
+        raise StudyError(message) from error
 
 
 def tokenizer_version(name: str) -> str:

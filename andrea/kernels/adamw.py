@@ -84,9 +84,8 @@ class AdamW(torch.optim.Optimizer):
         clip: PerReplica = 0.0,
         replicas: int = 1,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
         self.clip, self.replicas = clip, replicas
         for parameter in self._all_parameters():
             one_per_replica = replicas == 1 or parameter.shape[:1] == (replicas,)
@@ -101,10 +100,9 @@ class AdamW(torch.optim.Optimizer):
         self._steps = torch.zeros(replicas, dtype=torch.int64, device=device)
         self._norms = torch.zeros(replicas, dtype=real, device=device)
         self._factors = torch.zeros(replicas, FACTORS, dtype=real, device=device)
+        hyper_shape = (replicas, len(HYPER_PARAMETERS))
         # In float64: float32's 1 − 0.999 is wrong in the fifth digit.
-        self._hyper = torch.zeros(
-            replicas, len(HYPER_PARAMETERS), dtype=torch.float64, device=device
-        )
+        self._hyper = torch.zeros(hyper_shape, dtype=torch.float64, device=device)
         self._uploaded_hyper = b""
         self._tables: list[_Tables] = []
         self._tables_key: tuple[Any, ...] = ()
@@ -232,9 +230,8 @@ class AdamW(torch.optim.Optimizer):
         key = tuple((id(parameter), *shares) for parameter, *shares in rows)
         if key == self._tables_key:
             return
-        self._refuse_in_capture(
-            "which parameters have gradients, or their shares of rate and decay, changed"
-        )
+        change = "which parameters have gradients, or their shares of rate and decay, changed"
+        self._refuse_in_capture(change)
         rows_of_type: dict[str, list[tuple[Tensor, float, float]]] = {}
         for row in rows:
             rows_of_type.setdefault(type_suffix(row[0].dtype), []).append(row)
@@ -327,9 +324,8 @@ class AdamW(torch.optim.Optimizer):
         """
         beta1, beta2, eps = self._common_betas()
         columns = (self._common_rate(), self._checked_decay(), beta1, beta2, eps, self.clip)
-        table = np.stack(
-            [np.broadcast_to(_float64(column), (self.replicas,)) for column in columns], axis=1
-        )
+        per_replica = [np.broadcast_to(_float64(column), (self.replicas,)) for column in columns]
+        table = np.stack(per_replica, axis=1)
         if table.tobytes() != self._uploaded_hyper:
             self._refuse_in_capture("rates, decays, betas, eps or clip changed")
             self._hyper.copy_(self._pin(torch.from_numpy(table)), non_blocking=True)

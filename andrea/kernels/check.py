@@ -298,9 +298,8 @@ def _compare_optimizer(device: torch.device, dtype: torch.dtype) -> Comparison:
         kernel_optimizer.step()
         torch_optimizer.step()
     error = _largest_error(parameters, exact, dtype)
-    return Comparison(
-        "adamw", _type_name(dtype), "contiguous", (len(sizes), OPTIMIZER_CHUNK + 5), error
-    )
+    shape = (len(sizes), OPTIMIZER_CHUNK + 5)
+    return Comparison("adamw", _type_name(dtype), "contiguous", shape, error)
 
 
 def _largest_error(results: Sequence[Tensor], exact: Sequence[Tensor], dtype: torch.dtype) -> float:
@@ -333,7 +332,6 @@ def summarize(comparisons: Sequence[Comparison]) -> list[OpSummary]:
     for (op, dtype), group in groups.items():
         worst = max(group, key=lambda comparison: _severity(comparison.error))
         failed = sum(not comparison.ok for comparison in group)
-        summaries.append(
-            OpSummary(op, dtype, len(group), failed, worst.error, worst.layout, worst.shape)
-        )
+        where = (worst.layout, worst.shape)
+        summaries.append(OpSummary(op, dtype, len(group), failed, worst.error, *where))
     return summaries

@@ -123,9 +123,8 @@ def fill_losses(
 
 def _require_fit(logits: Tensor, targets: Tensor, upstream: Tensor | None) -> None:
     if targets.dtype != torch.int64 or targets.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"targets {targets.dtype} {list(targets.shape)} for logits {list(logits.shape)}"
-        )
+        message = f"targets {targets.dtype} {list(targets.shape)} for logits {list(logits.shape)}"
+        raise ValueError(message)
     if upstream is None:
         return
     real = library.compute_type(logits.dtype)
@@ -266,9 +265,8 @@ def _save_loss(ctx: Any, inputs: LossInputs, outputs: tuple[Tensor, Tensor]) -> 
 
 
 def _loss_gradient(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    dlogits = torch.ops.andrea.cross_entropy_backward(
-        ctx.saved_tensors[0], dloss, ctx.saved_tensors[1]
-    )
+    grad, upstream = ctx.saved_tensors
+    dlogits = torch.ops.andrea.cross_entropy_backward(grad, dloss, upstream)
     return dlogits, None, None, None, None, None, None
 
 

@@ -30,9 +30,8 @@ class CudaBackend:
         properties = torch.cuda.get_device_properties(device)
         self.arch = f"sm_{properties.major}{properties.minor}"
         self._shared_bytes = _largest_shared_memory(device.index)
-        self.limits = DeviceLimits(
-            self._shared_bytes - RESERVED_BYTES, int(properties.multi_processor_count)
-        )
+        dynamic_bytes = self._shared_bytes - RESERVED_BYTES
+        self.limits = DeviceLimits(dynamic_bytes, int(properties.multi_processor_count))
         self._kernels: dict[str, Any] = {}
 
     def launch(
@@ -69,13 +68,12 @@ class CudaBackend:
         from cuda.bindings import driver
 
         kernel = code.get_kernel(name)
-        declared = kernel.attributes[self.device.index].shared_size_bytes
+        index = self.device.index
+        declared = kernel.attributes[index].shared_size_bytes
         dynamic = self._shared_bytes - declared
         # Without this a launch may ask for 48 KiB, whatever the device has.
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(
-            attribute, dynamic, kernel.handle, self.device.index
-        )
+        (status,) = driver.cuKernelSetAttribute(attribute, dynamic, kernel.handle, index)
         _require_success(status, f"{name}: the driver refuses {dynamic} bytes of shared memory")
         return kernel
 
@@ -122,9 +120,8 @@ def _relaxed_capture() -> Iterator[None]:
         return
     from cuda.bindings import driver
 
-    status, mode_before = driver.cuThreadExchangeStreamCaptureMode(
-        driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    )
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    status, mode_before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
     _require_success(status, "a kernel that is not loaded cannot be captured")
     try:
         yield

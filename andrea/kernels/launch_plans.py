@@ -156,9 +156,8 @@ def _row_plan(
 
 def _require_size(columns: int, rows: int) -> None:
     if not 1 <= columns <= MOST_COLUMNS or rows < 0:
-        raise ValueError(
-            f"{rows} rows of {columns} columns: columns must be from 1 to {MOST_COLUMNS}"
-        )
+        message = f"{rows} rows of {columns} columns: columns must be from 1 to {MOST_COLUMNS}"
+        raise ValueError(message)
 
 
 def _divide_up(number: int, by: int) -> int:
@@ -334,9 +333,8 @@ def split_into_chunks(numels: Sequence[int]) -> list[tuple[int, int]]:
 
 def _chunk_plan(kernel: str, chunks: int, replicas: int) -> LaunchPlan:
     if chunks * replicas > LARGEST_GRID:
-        raise ValueError(
-            f"{chunks} chunks of {replicas} replicas are more than {LARGEST_GRID} blocks"
-        )
+        message = f"{chunks} chunks of {replicas} replicas are more than {LARGEST_GRID} blocks"
+        raise ValueError(message)
     arguments = {"n_chunks": chunks, "chunk": OPTIMIZER_CHUNK}
     return LaunchPlan(kernel, chunks * replicas, BLOCK_THREADS, 0, arguments)
 

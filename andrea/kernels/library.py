@@ -173,9 +173,8 @@ def replica_rows(x: Tensor, weights: Sequence[Tensor | None], kind: str) -> Repl
         if weight is None:
             continue
         if weight.dtype != compute_type(x.dtype) or weight.shape[-1] != columns:
-            raise ValueError(
-                f"{kind} {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
-            )
+            message = f"{kind} {weight.dtype} {list(weight.shape)} for rows of {columns} columns"
+            raise ValueError(message)
         counts.add(math.prod(weight.shape[:-1]))
     if len(counts) > 1:
         raise ValueError(f"weights for different numbers of replicas: {sorted(counts)}")
@@ -199,6 +198,11 @@ def stack_replicas(x: Tensor, axis: int | None, replicas: int) -> Tensor:
     return x.movedim(axis, 0)
 
 
+def stack_if_given(x: Tensor | None, axis: int | None, replicas: int) -> Tensor | None:
+    """Return what `stack_replicas` does; None for an absent tensor."""
+    return None if x is None else stack_replicas(x, axis, replicas)
+
+
 def stack_fields(inputs: Inputs, axes: Any, replicas: int, *names: str) -> Inputs:
     """Return an op's inputs with the replica axis first in the tensors of these names; an absent
     one stays so.
@@ -206,9 +210,7 @@ def stack_fields(inputs: Inputs, axes: Any, replicas: int, *names: str) -> Input
     fields: Any = inputs
     stacked = {}
     for name in names:
-        tensor = getattr(fields, name)
-        if tensor is not None:
-            stacked[name] = stack_replicas(tensor, getattr(axes, name), replicas)
+        stacked[name] = stack_if_given(getattr(fields, name), getattr(axes, name), replicas)
     replaced: Inputs = fields._replace(**stacked)
     return replaced
 
@@ -217,13 +219,8 @@ def stack_weights(
     weights: Sequence[Tensor | None], axes: Sequence[int | None], replicas: int
 ) -> list[Tensor | None]:
     """Return weights with the replica axis first, each replica with one of its own."""
-    stacked: list[Tensor | None] = []
-    for weight, axis in zip(weights, axes, strict=True):
-        if weight is None:
-            stacked.append(None)
-        else:
-            stacked.append(stack_replicas(weight, axis, replicas).contiguous())
-    return stacked
+    pairs = zip(weights, axes, strict=True)
+    return [contiguous(stack_if_given(weight, axis, replicas)) for weight, axis in pairs]
 
 
 def stack_unshared_weights(

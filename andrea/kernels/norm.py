@@ -107,9 +107,8 @@ def _empty_outputs(inputs: NormInputs) -> NormOutputs:
 def _run_forward(inputs: NormInputs) -> NormOutputs:
     x, delta = inputs.x, inputs.delta
     if delta is not None and x.shape != delta.shape:
-        raise ValueError(
-            f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
-        )
+        message = f"a branch of shape {list(delta.shape)} for a stream of shape {list(x.shape)}"
+        raise ValueError(message)
     if inputs.weight is None and inputs.bias is not None:
         raise ValueError(
             "a norm with a bias needs a weight: the backward sums for the bias only beside the "
@@ -248,9 +247,8 @@ def _gradients(ctx: Any, dsum: Tensor | None, dy: Tensor | None) -> tuple[Tensor
     total, mean, rstd, weight = ctx.saved_tensors
     if dy is None:  # y was not used: the sum's gradient passes on
         return dsum, None if dsum is None else dsum.to(ctx.branch_dtype), None, None
-    gradients = NormGradients(
-        *torch.ops.andrea.norm_backward(dy, dsum, total, mean, rstd, weight, ctx.kind, ctx.learned)
-    )
+    inputs = NormBackwardInputs(dy, dsum, total, mean, rstd, weight, ctx.kind, ctx.learned)
+    gradients = NormGradients(*torch.ops.andrea.norm_backward(*inputs))
     ddelta = gradients.dx if dy.dtype == total.dtype else gradients.ddelta
     dweight = gradients.dweight if ctx.learned else None
     dbias = gradients.dbias if ctx.learned == 2 else None

@@ -59,9 +59,8 @@ def program_options(arch: str, verbose: bool = False) -> Any:
     from cuda.core import ProgramOptions
 
     (standard,) = (option.removeprefix("-std=") for option in source.COMPILER_OPTIONS)
-    return ProgramOptions(
-        name="andrea", arch=arch, std=standard, ptxas_options=["-v"] if verbose else None
-    )
+    remarks = ["-v"] if verbose else None
+    return ProgramOptions(name="andrea", arch=arch, std=standard, ptxas_options=remarks)
 
 
 # ---- On disk -------------------------------------------------------------------------------------

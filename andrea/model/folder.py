@@ -178,15 +178,13 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     try:
-        partial = Path(
-            tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-        )
+        name = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        partial = Path(name)
     except OSError as error:
         if disk_full(error):
             raise
-        raise UserError(
-            f"{path}: cannot be made ({error.strerror}); name another folder"
-        ) from error
+        message = f"{path}: cannot be made ({error.strerror}); name another folder"
+        raise UserError(message) from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())  # `mkdtemp` makes folders for one user alone

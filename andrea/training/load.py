@@ -25,9 +25,8 @@ def load_run_model(store: RunStore, run: str) -> tuple[GPT, RunConfig, Path]:
     folder = store.folder(run_id)
     settings, result = store.load_settings(run_id), store.load_result(run_id)
     if settings is None or result is None or not settings.config or not settings.identity:
-        raise UserError(
-            f"run {run_id[:12]} in {store.root} has lost its config or result; train it again"
-        )
+        message = f"run {run_id[:12]} in {store.root} has lost its config or result; train it again"
+        raise UserError(message)
     if result.outcome != "completed":
         warn(
             f"run {run_id[:12]} {result.outcome} ({result.reason}): its weights are those of its "
@@ -55,9 +54,8 @@ def find_run(store: RunStore, run: str) -> str:
     if len(finished) == 1:
         return finished[0]
     if finished:
-        raise UserError(
-            f"{len(finished)} runs in {store.root} begin with {run}: give more of the id"
-        )
+        message = f"{len(finished)} runs in {store.root} begin with {run}: give more of the id"
+        raise UserError(message)
     if matching:
         raise UserError(
             f"run {run} in {store.root} has not finished; the command that started it finishes it"

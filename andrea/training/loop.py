@@ -122,9 +122,8 @@ class Trainer:
     def _next_batch(self) -> tuple[Tensor, Tensor]:
         """The batch of this step on the host, ready to be copied to the device without a wait."""
         cfg = self.cfg
-        x, y = training_batch(
-            self.prepared, cfg.seeds.data, self.step, cfg.train.batch_size, cfg.model.context
-        )
+        shape = (cfg.train.batch_size, cfg.model.context)
+        x, y = training_batch(self.prepared, cfg.seeds.data, self.step, *shape)
         return self._host_tensor(x), self._host_tensor(y)
 
     def _host_tensor(self, array: npt.NDArray[np.int64]) -> Tensor:
@@ -173,9 +172,8 @@ class Trainer:
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:
     """Seed the device's random stream, from which dropout draws, by (seed, step)."""
-    mixed = int.from_bytes(
-        hashlib.blake2b(f"dropout {seed} {step}".encode(), digest_size=7).digest(), "big"
-    )
+    digest = hashlib.blake2b(f"dropout {seed} {step}".encode(), digest_size=7).digest()
+    mixed = int.from_bytes(digest, "big")
     torch.default_generator.manual_seed(mixed)
     if device.type == "cuda":
         torch.cuda.manual_seed(mixed)

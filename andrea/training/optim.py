@@ -81,9 +81,8 @@ def _make_single(
 
 def _make_adamw(groups: list[ParamGroup], cfg: TrainConfig) -> torch.optim.AdamW:
     """AdamW, whose step is one fused call."""
-    return torch.optim.AdamW(
-        groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.adam_eps, fused=True
-    )
+    betas = (cfg.beta1, cfg.beta2)
+    return torch.optim.AdamW(groups, lr=cfg.lr, betas=betas, eps=cfg.adam_eps, fused=True)
 
 
 def _parameter_groups(

@@ -22,9 +22,8 @@ class SGDW(torch.optim.SGD):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step; the decay comes first, as in torch's AdamW."""
         for group in self.param_groups:
-            decay_weights(
-                [p for p in group["params"] if p.grad is not None], group["lr"] * group["decay"]
-            )
+            with_gradient = [p for p in group["params"] if p.grad is not None]
+            decay_weights(with_gradient, group["lr"] * group["decay"])
         loss: float | None = super().step(closure)
         return loss
 

@@ -128,9 +128,8 @@ class Run:
             state = checkpoint.load(path, device)
             size = (self.folder / "metrics.jsonl").stat().st_size
             if size < state["offset"]:
-                raise checkpoint.CheckpointError(
-                    f"it belongs to {state['offset']} bytes of metrics, there are {size}"
-                )
+                message = f"it belongs to {state['offset']} bytes of metrics, there are {size}"
+                raise checkpoint.CheckpointError(message)
             if not state["result"]:
                 self._load_state(state)
         except (MemoryError, torch.OutOfMemoryError):
@@ -258,10 +257,8 @@ class Run:
 
     def _record_layers(self) -> None:
         self.trainer.synchronize()
-        inputs, targets = self.probe
-        statistics = diagnostics.layer_statistics(
-            self.trainer.model, inputs, targets, self.trainer.autocast()
-        )
+        model, autocast = self.trainer.model, self.trainer.autocast()
+        statistics = diagnostics.layer_statistics(model, *self.probe, autocast)
         self._append_record("layers", **statistics._asdict())
 
     def _summarize(self, final: Evaluation | None) -> RunResult:

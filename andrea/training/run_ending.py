@@ -45,9 +45,8 @@ def ending_of(
         broken_at: steps done when a loss or a gradient was found not to be finite.
     """
     if broken_at is not None:
-        return RunEnding(
-            "diverged", reason=f"the loss or a gradient was not finite at step {broken_at}"
-        )
+        reason = f"the loss or a gradient was not finite at step {broken_at}"
+        return RunEnding("diverged", reason=reason)
     if not math.isfinite(final_loss):
         return RunEnding("diverged", reason="the final loss is not finite")
     # Not `>`: a training loss that is NaN diverged too.

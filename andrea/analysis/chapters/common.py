@@ -183,10 +183,8 @@ def cost_tables(study: Study) -> list[Item]:
     groups = with_labels(study, summaries.parameter_table(study))
     named = [key for key in groups.columns if key not in ("arm", "label", "against")]
     if len(named) > 1:
-        columns = [
-            Column("label", "arm"),
-            *(numbers(key, key.replace("_", " "), text.count) for key in named),
-        ]
+        columns = [Column("label", "arm")]
+        columns += [numbers(key, key.replace("_", " "), text.count) for key in named]
         columns.append(numbers("against", "against the baseline", text.relative))
         caption = "Parameters by group, counted from the configuration."
         items.append(Table("parameters", caption, groups, columns))
@@ -223,10 +221,8 @@ def difference_items(study: Study) -> list[Item]:
     frame = summaries.settings_that_differ(study)
     items: list[Item] = []
     if len(frame):
-        columns = [
-            Column("setting", "setting"),
-            *(Column(arm, study.label(arm)) for arm in study.arms),
-        ]
+        columns = [Column("setting", "setting")]
+        columns += [Column(arm, study.label(arm)) for arm in study.arms]
         caption = (
             "Resolved settings that differ, the tuned learning rate apart. Everything else is the "
             "same in every arm."
@@ -282,15 +278,11 @@ def _format_phase(phase: Any, why: Any) -> str:
 
 def run_tables(study: Study) -> list[Item]:
     """Return counts by arm and phase, and every run with its outcome."""
-    items: list[Item] = []
     counts = with_labels(study, summaries.progress_table(study))
     keys = ("planned", "done", "running", "failed", "missing")
-    columns = [
-        Column("label", "arm"),
-        Column("phase", "phase"),
-        *(numbers(key, key, text.count) for key in keys),
-    ]
-    items.append(Table("progress", "Runs by arm and phase.", counts, columns))
+    columns = [Column("label", "arm"), Column("phase", "phase")]
+    columns += [numbers(key, key, text.count) for key in keys]
+    progress = Table("progress", "Runs by arm and phase.", counts, columns)
     frame = study.runs.assign(
         label=study.runs["arm"].map(study.label),
         short=study.runs["run_id"].str[:12],
@@ -312,5 +304,4 @@ def run_tables(study: Study) -> list[Item]:
         f"{text.plural(len(frame), 'run')}. Tuning reads the tune part and replicates the verdict "
         "part: losses of the two are not compared."
     )
-    items.append(Table("runs", caption, frame, columns, mark="fate"))
-    return items
+    return [progress, Table("runs", caption, frame, columns, mark="fate")]

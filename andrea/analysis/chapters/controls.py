@@ -12,7 +12,7 @@ from andrea.analysis.figures import replicates as figures
 from andrea.analysis.figures import theme
 from andrea.analysis.load import Study
 from andrea.analysis.report import Bullets, Callout, Column, Figure, Item, Table, numbers
-from andrea.analysis.tables.frames import UNFINISHED
+from andrea.analysis.tables.frames import UNFINISHED, with_floats
 from andrea.records.verdict import ControlOutcome
 from andrea.text import numbers as text
 
@@ -33,27 +33,27 @@ DONE = {
     "ruler": "the baseline on half the tokens, its schedule ending there",
     "ruler_2x": "the baseline on double the tokens, its schedule ending there",
 }
-MEANING = {
-    ("repeat", True): "the numbers are those of the settings and the seed alone",
-    ("repeat", False): "every verdict is invalid: the same training gives other numbers",
-    ("repeat", None): "the verdicts stand without it",
-    ("a_a", True): "the procedure invents no difference of m where there is none",
-    ("a_a", False): "every verdict is invalid: the baseline differs from itself",
-    ("a_a", None): "the verdicts stand without it",
-    (
-        "ruler",
-        True,
-    ): "an effect as large as half the training would have been seen: equivalent means something",
-    (
-        "ruler",
-        False,
-    ): "equivalent and inconclusive are invalid: not even half the training was seen",
-    ("ruler", None): "equivalent and inconclusive stand without it",
-    ("ruler_2x", True): "improvements can be told in tokens",
-    ("ruler_2x", False): "improvements cannot be told in tokens; verdicts are as they are",
-    ("ruler_2x", None): "improvements cannot be told in tokens; verdicts are as they are",
+PASSED = {
+    "repeat": "the numbers are those of the settings and the seed alone",
+    "a_a": "the procedure invents no difference of m where there is none",
+    "ruler": "an effect as large as half the training would have been seen: equivalent means "
+    "something",
+    "ruler_2x": "improvements can be told in tokens",
 }
-"""Consequence for the verdicts by control and outcome."""
+FAILED = {
+    "repeat": "every verdict is invalid: the same training gives other numbers",
+    "a_a": "every verdict is invalid: the baseline differs from itself",
+    "ruler": "equivalent and inconclusive are invalid: not even half the training was seen",
+    "ruler_2x": "improvements cannot be told in tokens; verdicts are as they are",
+}
+UNKNOWN = {
+    "repeat": "the verdicts stand without it",
+    "a_a": "the verdicts stand without it",
+    "ruler": "equivalent and inconclusive stand without it",
+    "ruler_2x": FAILED["ruler_2x"],
+}
+MEANING = {True: PASSED, False: FAILED, None: UNKNOWN}
+"""Consequence for the verdicts by outcome and control."""
 
 
 def chapter(study: Study) -> list[Item]:
@@ -83,10 +83,11 @@ def chapter(study: Study) -> list[Item]:
         f"{row['control']}: {row['reason']}; so {row['meaning']}."
         for row in frame.to_dict("records")
     ]
-    outcomes = Table(
-        "controls", caption, frame, columns, sortable=False, stacked=True, mark="outcome"
-    )
-    return [outcomes, Bullets(sentences), *scale_figure(study)]
+    return [
+        Table("controls", caption, frame, columns, sortable=False, stacked=True, mark="outcome"),
+        Bullets(sentences),
+        *scale_figure(study),
+    ]
 
 
 def outcome_table(study: Study) -> pd.DataFrame:
@@ -131,7 +132,7 @@ def _row(study: Study, key: str, outcome: ControlOutcome | None) -> dict[str, An
         mean = outcome.difference
         n = None if mean is None else 1
     row |= {"outcome": OUTCOMES[outcome.ok], "reason": outcome.reason}
-    row |= {"meaning": MEANING[key, outcome.ok]}
+    row |= {"meaning": MEANING[outcome.ok][key]}
     return row | {"mean": mean, "low": low, "high": high, "n": n, "p": outcome.p}
 
 
@@ -141,7 +142,7 @@ def failed_callouts(study: Study) -> list[Item]:
     for key in ("repeat", "a_a", "ruler"):
         outcome = _outcome(study, key)
         if outcome is not None and outcome.ok is False:
-            body = f"{NAMES[key]}: {outcome.reason}; {MEANING[key, False]}."
+            body = f"{NAMES[key]}: {outcome.reason}; {FAILED[key]}."
             callouts.append(Callout("Control failed.", body))
     return callouts
 
@@ -155,7 +156,8 @@ def scale_figure(study: Study) -> list[Item]:
     pairs = control_pairs(study).assign(outcome="completed", baseline_outcome="completed")
     if pairs.empty:
         return []
-    means = pd.DataFrame([_mean_row(NAMES[key], one) for key, one in _paired(study).items()])
+    rows = [_mean_row(NAMES[key], outcome) for key, outcome in _paired(study).items()]
+    means = with_floats(pd.DataFrame(rows), "mean", "low", "high")
     keys = ["arm", "seed", "difference", "outcome", "baseline_outcome"]
     both = pd.concat([study.differences[keys], pairs[keys]], ignore_index=True)
     # The other arms have no pairs to draw.
@@ -197,5 +199,4 @@ def _paired(study: Study) -> dict[str, ControlOutcome]:
 def _mean_row(name: str, outcome: ControlOutcome) -> dict[str, Any]:
     low, high = outcome.interval or (None, None)
     numbers = {"mean": outcome.mean, "low": low, "high": high, "n": outcome.n}
-    known = {key: float("nan") if value is None else value for key, value in numbers.items()}
-    return {"arm": name, **known, "verdict": "control"}
+    return {"arm": name, **numbers, "verdict": "control"}

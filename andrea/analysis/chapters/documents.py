@@ -66,25 +66,16 @@ def by_document(study: Study) -> pd.DataFrame:
 
 def _interval_table(study: Study) -> list[Item]:
     rows = []
-    seeds = {row.arm: row for row in study.judged}
+    judged = {row.arm: row for row in study.judged}
     for arm in study.arms:
         if arm in study.verdict.documents:
-            documents = study.verdict.documents[arm]
+            documents, seeds = study.verdict.documents[arm], judged[arm]
             low, high = documents.interval or (np.nan, np.nan)
-            row = {
-                "arm": arm,
-                "label": study.label(arm),
-                "mean": documents.mean,
-                "low": low,
-                "high": high,
-                "n_documents": documents.n_documents,
-                "freedom": documents.freedom,
-                "seeds_low": seeds[arm].low,
-                "seeds_high": seeds[arm].high,
-                "n": seeds[arm].n,
-                "reason": documents.reason,
-            }
-            rows.append(row)
+            row: dict[str, Any] = {"arm": arm, "label": study.label(arm)}
+            row |= {"mean": documents.mean, "low": low, "high": high}
+            row |= {"n_documents": documents.n_documents, "freedom": documents.freedom}
+            row |= {"seeds_low": seeds.low, "seeds_high": seeds.high, "n": seeds.n}
+            rows.append(row | {"reason": documents.reason})
     if not rows:
         return []
     quantities = ("mean", "low", "high", "freedom", "seeds_low", "seeds_high")

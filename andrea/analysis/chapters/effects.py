@@ -4,6 +4,7 @@ others.
 
 import itertools
 import re
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -98,14 +99,9 @@ _KINDS = {"main": "main effect", "simple": "simple effect", "interaction": "inte
 
 
 def _table(study: Study) -> Table:
-    frame = study.effects.assign(
-        what=study.effects["kind"].map(_KINDS),
-        judged=[
-            text.judged(*pair)
-            for pair in zip(study.effects["verdict"], study.effects["cause"], strict=True)
-        ],
-    )
-    families = study.effects.groupby("kind", sort=False)["level"].agg(["size", "first"])
+    frame = study.effects.assign(what=study.effects["kind"].map(_KINDS))
+    frame["judged"] = list(map(text.judged, frame["verdict"], frame["cause"]))
+    families = frame.groupby("kind", sort=False)["level"].agg(["size", "first"])
     each = [
         f"{text.plural(int(n), _KINDS[str(kind)])} at {text.percent(at)}"
         for kind, (n, at) in families.iterrows()
@@ -117,12 +113,12 @@ def _table(study: Study) -> Table:
         f"Intervals hold together within a kind ({text.listing(each)}). m = {study.m or 0:g} nats "
         "for every kind."
     )
-    if (study.effects["kind"] == "simple").any():
+    n_simple = int((frame["kind"] == "simple").sum())
+    if n_simple:
         caption += (
             " A simple effect that starts at the baseline is the same contrast as an arm's line in "
             "the verdict table. Its interval and its p differ from those there, as another number "
-            "of statements must hold together: "
-            f"{text.plural(int((study.effects['kind'] == 'simple').sum()), 'simple effect')} here, "
+            f"of statements must hold together: {text.plural(n_simple, 'simple effect')} here, "
             f"{text.plural(len(study.arms) - 1, 'arm')} there."
         )
     columns = [
@@ -174,15 +170,13 @@ def cell_means(study: Study, lines: str, along: str) -> tuple[pd.DataFrame, pd.D
         for seed, loss in losses.items():
             state = "completed" if seed in good_seeds else "stalled"
             seeds.append((line, at, seed, loss, state))
-        row: dict[str, Any] = {"line": line, "along": at}
-        row |= {"n": int(is_good.sum()), "planned": len(is_good)}
-        row |= dict.fromkeys(("mean", "low", "high"), np.nan)
+        mean, low, high = np.nan, np.nan, np.nan
         if len(is_good) and is_good.all():
-            row["mean"] = losses.mean()
-            row["low"], row["high"] = summaries.mean_interval(losses)
-        means.append(row)
+            mean, (low, high) = float(losses.mean()), summaries.mean_interval(losses)
+        means.append((line, at, int(is_good.sum()), len(is_good), mean, low, high))
     columns = ["line", "along", "seed", "loss", "state"]
-    return pd.DataFrame(seeds, columns=columns), pd.DataFrame(means)
+    mean_columns = ["line", "along", "n", "planned", "mean", "low", "high"]
+    return pd.DataFrame(seeds, columns=columns), pd.DataFrame(means, columns=mean_columns)
 
 
 def _figure(study: Study, lines: str, along: str) -> Figure | None:
@@ -204,26 +198,20 @@ def _figure(study: Study, lines: str, along: str) -> Figure | None:
         )
     labels, colors = study.factors[lines], theme.arm_colors(list(study.factors[lines]))
     legend = {level: (labels[level], colors[level]) for level in labels}
-    keys = {"┃": "95 % interval", "○": "one seed"} | (
-        {"▽": "stalled"} if (seeds["state"] == "stalled").any() else {}
-    )
-    return Figure(
-        re.sub(r"[^\w-]+", "-", f"interaction-{lines}-{along}"),
-        caption,
-        _spec(study, lines, along),
-        legend,
-        keys,
-    )
+    keys = {"┃": "95 % interval", "○": "one seed"}
+    if (seeds["state"] == "stalled").any():
+        keys["▽"] = "stalled"
+    name = re.sub(r"[^\w-]+", "-", f"interaction-{lines}-{along}")
+    return Figure(name, caption, _spec(study, lines, along), legend, keys)
 
 
 def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
     seeds, means = cell_means(study, lines, along)
     order, places = list(study.factors[lines]), list(study.factors[along])
+    middle = (len(order) - 1) / 2
     for frame in (seeds, means):
-        middle = (len(order) - 1) / 2
-        frame["x"] = frame["along"].map(places.index) + LEVEL_APART * (
-            frame["line"].map(order.index) - middle
-        )
+        shift = LEVEL_APART * (frame["line"].map(order.index) - middle)
+        frame["x"] = frame["along"].map(places.index) + shift
         frame["arm"] = frame["line"]  # what the legend's buttons hide
         frame["at"] = frame["along"].map(study.factors[along])
     good = seeds[seeds["state"] == "completed"]["loss"]
@@ -231,50 +219,27 @@ def _spec(study: Study, lines: str, along: str) -> dict[str, Any]:
     domain = padded_domain(float(shown.min()), float(shown.max()))
     # What stalled lies so far off that the rest would shrink to a dot: it stands at the edge.
     seeds["drawn"] = seeds["loss"].clip(*domain)
-    labels = marks.label_expression(
-        [study.factors[along][place] for place in places], "round(datum.value)"
-    )
-    axis = alt.Axis(
-        values=list(range(len(places))), labelExpr=labels, grid=False, tickSize=0, labelPadding=8
-    )
-    x = alt.X(
-        "x:Q", title=along, axis=axis, scale=alt.Scale(domain=[-0.4, len(places) - 0.6], nice=False)
-    )
-    scale = alt.Scale(domain=domain, zero=False, nice=False)
-    y = alt.Y(
-        "mean:Q", title="final loss (nats)", scale=scale, axis=alt.Axis(format=".3~f", tickCount=6)
-    )
-    told = {
-        "arm:N": lines,
-        "at:N": along,
-        "mean:Q|.4f": "mean",
-        "low:Q|.4f": "from",
-        "high:Q|.4f": "to",
-        "n:Q": "seeds",
-    }
-    base = chart_of_visible(means.dropna(subset=["mean"])).encode(color=marks.arm_color(order))
+    labels = marks.label_expression(list(study.factors[along].values()), "round(datum.value)")
+    ticks = list(range(len(places)))
+    x_axis = alt.Axis(values=ticks, labelExpr=labels, grid=False, tickSize=0, labelPadding=8)
+    x_scale = alt.Scale(domain=[-0.4, len(places) - 0.6], nice=False)
+    x = alt.X("x:Q", title=along, axis=x_axis, scale=x_scale)
+    y = partial(alt.Y, title="final loss (nats)", scale=marks.linear_scale(domain))
+    y_mean = y("mean:Q", axis=alt.Axis(format=".3~f", tickCount=6))
+    levels = {"arm:N": lines, "at:N": along}
+    numbers = {"mean:Q|.4f": "mean", "low:Q|.4f": "from", "high:Q|.4f": "to", "n:Q": "seeds"}
+    single = {"seed:Q": "seed", "loss:Q|.4f": "final loss", "state:N": "outcome"}
+    color = marks.arm_color(order)
+    base = chart_of_visible(means.dropna(subset=["mean"])).encode(x=x, color=color)
+    interval = base.mark_rule(strokeWidth=4, opacity=0.5)
+    mean = base.mark_point(size=70, filled=True, opacity=1)
     dots = chart_of_visible(seeds).mark_point(size=34, strokeWidth=1.3, opacity=0.7)
-    single = {
-        "arm:N": lines,
-        "at:N": along,
-        "seed:Q": "seed",
-        "loss:Q|.4f": "final loss",
-        "state:N": "outcome",
-    }
-    layers = [
-        dots.encode(
-            x=x,
-            y=alt.Y("drawn:Q", title="final loss (nats)", scale=scale),
-            color=marks.arm_color(order),
-            shape=marks.outcome_shape(),
-            tooltip=tooltips(single),
-        ),
-        base.mark_line(strokeWidth=2).encode(x=x, y=y),
-        base.mark_rule(strokeWidth=4, opacity=0.5).encode(
-            x=x, y=alt.Y("low:Q", scale=scale, title="final loss (nats)"), y2="high:Q"
-        ),
-        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, tooltip=tooltips(told)),
-    ]
-    return marks.finish_chart(
-        alt.layer(*layers), 300, f"Final loss over {along}, a line per level of {lines}."
+    shaped = dots.encode(x=x, color=color, shape=marks.outcome_shape())
+    layered = alt.layer(
+        shaped.encode(y=y("drawn:Q"), tooltip=tooltips(levels | single)),
+        base.mark_line(strokeWidth=2).encode(y=y_mean),
+        interval.encode(y=y("low:Q"), y2="high:Q"),
+        mean.encode(y=y_mean, tooltip=tooltips(levels | numbers)),
     )
+    description = f"Final loss over {along}, a line per level of {lines}."
+    return marks.finish_chart(layered, 300, description)

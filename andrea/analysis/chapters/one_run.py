@@ -59,7 +59,7 @@ def find_notable(run: RunView) -> pd.DataFrame:
     """
     train = run.curves[run.curves["kind"] == "train"].sort_values("tokens").reset_index(drop=True)
     evaluated = run.curves[run.curves["kind"] == "eval"].sort_values("tokens")
-    rows: list[tuple[str, Any, Any, str]] = _loss_of_finiteness(train)
+    rows: list[tuple[str, Any, Any, str]] = _first_nonfinite_loss(train)
     jumps, norms = train["loss"].diff(), train["grad_norm"]
     if jumps.max() > 0:
         tokens = train.iloc[int(jumps.argmax())]["tokens"]
@@ -80,7 +80,7 @@ def find_notable(run: RunView) -> pd.DataFrame:
     return frame.astype({"tokens": "Int64", "value": "float64"})
 
 
-def _loss_of_finiteness(train: pd.DataFrame) -> list[tuple[str, Any, Any, str]]:
+def _first_nonfinite_loss(train: pd.DataFrame) -> list[tuple[str, Any, Any, str]]:
     """Return the first training loss that was not finite and the last one before it, as rows of
     `find_notable`.
     """

@@ -36,19 +36,12 @@ def pair_items(study: Study) -> list[Item]:
     keys = {"○": "one seed", "┃": "mean", "▬": "simultaneous interval", "░": "±m"}
     if (pairs["outcome"] == "stalled").any():
         keys["▽"] = "stalled, at the edge where it lies beyond"
-    spec = figures.draw_differences(
-        pairs, study.verdicts, study.m, study.arms, chapters.arm_labels(study)
-    )
+    labels = chapters.arm_labels(study)
+    spec = figures.draw_differences(pairs, study.verdicts, study.m, study.arms, labels)
+    whole = f"{int(pairs['ok'].sum())} of {text.plural(len(pairs), 'pair')} are whole"
     return [
         Figure("differences-per-seed", caption, spec, chapters.arm_legend(study, arms), keys),
-        Table(
-            "differences",
-            f"Final loss of every pair; {int(pairs['ok'].sum())} of "
-            f"{text.plural(len(pairs), 'pair')} are whole.",
-            shown,
-            columns,
-            mark="outcome",
-        ),
+        Table("differences", f"Final loss of every pair; {whole}.", shown, columns, mark="outcome"),
     ]
 
 
@@ -58,14 +51,12 @@ def noise_items(study: Study) -> list[Item]:
     frame = summaries.final_losses(study)
     base = frame[(frame["arm"] == study.baseline) & frame["sd"].notna()]
     for row in base.to_dict("records"):
-        span = text.span(row["sd_low"], row["sd_high"])
-        items.append(
-            Text(
-                f"Between its {row['n']} seeds the baseline's final loss has a standard deviation "
-                f"of {text.loss(row['sd'])} nats (95 % interval {span}). What pairs must beat is "
-                "the noise of their differences."
-            )
+        noise = (
+            f"Between its {row['n']} seeds the baseline's final loss has a standard deviation of "
+            f"{text.nats(row['sd'])} (95 % interval {text.span(row['sd_low'], row['sd_high'])}). "
+            "What pairs must beat is the noise of their differences."
         )
+        items.append(Text(noise))
     judged = study.verdicts[study.verdicts["sd"].notna()]
     if len(judged):
         columns = [

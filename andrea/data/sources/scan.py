@@ -32,9 +32,8 @@ class Document:
         try:
             data = self.path.read_bytes()
         except OSError as error:
-            raise StudyError(
-                f"{self.path}: {error.strerror}; it was there when the corpus was scanned"
-            ) from error
+            message = f"{self.path}: {error.strerror}; it was there when the corpus was scanned"
+            raise StudyError(message) from error
         if hashlib.sha256(data).hexdigest() != self.digest:
             raise StudyError(
                 f"{self.path} changed while the corpus was being prepared; give the command again"
@@ -94,9 +93,8 @@ def _scan_file(file: SourceFile, index: FileIndex) -> Document:
         # A file that claims to be empty is not read: below /proc reading could last for ever.
         data = path.read_bytes() if state.st_size else b""
     except (OSError, MemoryError, OverflowError) as error:
-        raise UserError(
-            f"data.source: cannot read {path}: {getattr(error, 'strerror', 'too large')}"
-        ) from error
+        message = f"data.source: cannot read {path}: {getattr(error, 'strerror', 'too large')}"
+        raise UserError(message) from error
     try:
         data.decode()
     except UnicodeDecodeError as error:

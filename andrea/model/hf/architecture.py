@@ -120,9 +120,8 @@ class Architecture:
         for name, candidate in cls.activations.items():
             if candidate in (hf_name, ALIASES.get(hf_name)):
                 return name
-        raise UserError(
-            f"{cls.activation_key} {hf_name!r}: andrea has no such MLP for {cls.model_type}"
-        )
+        message = f"{cls.activation_key} {hf_name!r}: andrea has no such MLP for {cls.model_type}"
+        raise UserError(message)
 
     @classmethod
     def layout(cls, cfg: ModelSettings) -> dict[str, tuple[str, ...]]:
@@ -215,9 +214,8 @@ def misplaced_settings(architecture: type[Architecture], cfg: ModelSettings) -> 
         if name not in TRAINING and not is_same_value(value, written[name]):
             faults.append(f"{name} {format_value(value)} (there {format_value(written[name])})")
     if architecture.whole_heads and cfg.d_model % cfg.n_head:
-        faults.append(
-            f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}, which is refused there"
-        )
+        fault = f"n_head {cfg.n_head} does not divide d_model {cfg.d_model}, which is refused there"
+        faults.append(fault)
     return faults
 
 

@@ -179,9 +179,8 @@ class GPTJ(Architecture):
     def read(cls, hf: HfSettings) -> Settings:
         rotated, head_dim = hf["rotary_dim"], hf["n_embd"] // hf["n_head"]
         if not rotated or rotated > head_dim:
-            raise UserError(
-                f"rotary_dim {rotated}: no number of the {head_dim} dimensions of a head"
-            )
+            message = f"rotary_dim {rotated}: no number of the {head_dim} dimensions of a head"
+            raise UserError(message)
         rope = {"positions": "rope", "rope_fraction": share_of(rotated, head_dim)}
         return super().read(hf) | rope
 

@@ -105,24 +105,21 @@ def read_config(hf: HfSettings, where: str) -> tuple[type[Architecture], ModelCo
     """
     architecture = _architecture_of(hf, where)
     if hf.get("quantization_config"):
-        raise UserError(
-            f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
-        )
+        message = f"{where}: the weights are quantized; andrea reads float32, bfloat16 and float16"
+        raise UserError(message)
     completed = {**architecture.defaults, **hf}
     for setting, needed in architecture.required.items():
         if bool(completed.get(setting, needed)) != bool(needed):
-            raise UserError(
-                f"{where}: {setting} {completed[setting]!r}: andrea has no place for it"
-            )
+            message = f"{where}: {setting} {completed[setting]!r}: andrea has no place for it"
+            raise UserError(message)
     try:
         settings = shorten_settings({**architecture.fixed, **architecture.read(completed)})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Anything may stand in a file of somebody else's.
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        raise UserError(
-            f"{where}: settings that make no sense ({type(error).__name__}: {error})"
-        ) from error
+        message = f"{where}: settings that make no sense ({type(error).__name__}: {error})"
+        raise UserError(message) from error
     return architecture, build(ModelConfig, settings, where)
 
 
@@ -138,7 +135,6 @@ def _architecture_of(hf: HfSettings, where: str) -> type[Architecture]:
         hint = nearest(str(name), ARCHITECTURES) if name else f"there are {all_names}"
         if not hint.startswith("there are"):
             hint += f" (known: {all_names})"
-        raise UserError(
-            f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}"
-        )
+        message = f"{where}: model_type {name!r} is no architecture that andrea knows; {hint}"
+        raise UserError(message)
     return architecture
