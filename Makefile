@@ -13,8 +13,8 @@ TORCH_ARGS ?=
 PYTHON ?=
 WORKERS ?= auto
 PYTEST_ARGS ?=
-# A process per core, at most eight: each loads torch. Slow tests also wait for others, so they get half as many
-# more (tests/conftest.py). Who has nothing left to do takes from another.
+# A process per core, at most eight: each loads torch. Slow tests also wait for others, so they get twice as many
+# (tests/conftest.py). Who has nothing left to do takes from another.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 # Tests start hundreds of interpreters: each would translate the program anew.
 unexport PYTHONDONTWRITEBYTECODE

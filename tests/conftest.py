@@ -284,9 +284,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Slow tests also wait for others: three at once keep two cores at work."""
-    cores = os.cpu_count() or 1
-    return cores + cores // 2 if config.option.markexpr == "slow" else None
+    """Slow tests also wait for others: four at once keep two cores at work."""
+    return 2 * (os.cpu_count() or 1) if config.option.markexpr == "slow" else None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
